@@ -1,0 +1,1 @@
+"""Ensembles of small models, and readers for real ones."""

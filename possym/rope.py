@@ -1,0 +1,121 @@
+"""Rotary position embedding: frequencies, rotation and the two ways of pairing dimensions.
+
+A RoPE plane is a pair of dimensions that turns by one angle a position. Frequency ID 1 is the fastest
+plane. The convention throughout possym: a vector at position p is turned by +p·g (counter-clockwise in
+its plane), so the logit between a query at i and a key at j sees the turn (i − j)·g.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from .errors import InputError
+
+LAYOUTS = ("interleaved", "half")
+
+
+def frequencies(dim: int, base: float = 10000.0) -> Tensor:
+    """Return the angles of all RoPE planes of a head, in radians a position, fastest first.
+
+    ``frequencies(dim)[k - 1]`` is g_k = base^(−2(k−1)/dim), the angle of frequency ID k.
+
+    Args:
+        dim: number of dimensions that rotate; even and positive.
+        base: the RoPE base, positive.
+
+    Returns:
+        float64 tensor of shape (dim/2,).
+
+    Raises:
+        InputError: ``dim`` is odd or not positive, or ``base`` is not a positive number.
+
+    Source: RoFormer, eq. 15; 2511.11579, section 2.
+
+    >>> frequencies(4)
+    tensor([1.0000, 0.0100], dtype=torch.float64)
+    """
+    if isinstance(dim, bool) or not isinstance(dim, int) or dim <= 0 or dim % 2:
+        raise InputError(f"dim = {dim!r}: RoPE pairs dimensions, so give an even positive whole number")
+    if isinstance(base, bool) or not isinstance(base, (int, float)) or not 0 < base < math.inf:
+        raise InputError(f"base = {base!r}: give a positive finite number (10000 is usual)")
+    return float(base) ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+
+
+def rotate(x: Tensor, positions: Tensor | float, frequencies: Tensor, layout: str) -> Tensor:
+    """Turn every plane of ``x`` by position · frequency.
+
+    Angles are computed in float64 and reduced to one turn before the cosine, so that far positions keep
+    their precision; the product is float64 for float64 input and float32 otherwise.
+
+    Args:
+        x: (..., D) vectors before rotation.
+        positions: a number, or a tensor that broadcasts against the leading shape of ``x``.
+        frequencies: (F,) angles in radians a position, 2F ≤ D. The first 2F dimensions rotate, the rest
+            stay as they are.
+        layout: ``"interleaved"`` pairs dimensions 2k and 2k+1 (GPT-J), ``"half"`` pairs k and k+F (Llama).
+
+    Returns:
+        (..., D) rotated vectors.
+
+    Raises:
+        InputError: unknown layout, or shapes that do not fit.
+
+    >>> rotate(torch.tensor([1.0, 0.0]), 1, torch.tensor([math.pi / 2]), "half")
+    tensor([-4.3711e-08,  1.0000e+00])
+    """
+    x = as_float(x, "x")
+    check_planes(x.shape[-1], frequencies, layout)
+    angles = torch.as_tensor(positions, dtype=torch.float64, device=x.device)[..., None] * frequencies.to(
+        x.device, torch.float64
+    )
+    angles = angles.remainder(2 * math.pi)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, second = planes(x, frequencies, layout).unbind(-1)
+    turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
+    rest = x[..., 2 * len(frequencies) :].expand(*turned.shape[:-2], -1)
+    if layout == "interleaved":
+        return torch.cat([turned.flatten(-2), rest], -1)
+    return torch.cat([turned[..., 0], turned[..., 1], rest], -1)
+
+
+def planes(x: Tensor, frequencies: Tensor, layout: str) -> Tensor:
+    """Return the rotating dimensions of ``x`` (..., D) as planes (..., F, 2), in the order of the frequencies.
+
+    Raises:
+        InputError: unknown layout, or more planes than dimensions.
+
+    >>> planes(torch.arange(4.0), torch.tensor([1.0, 0.1]), "half")
+    tensor([[0., 2.],
+            [1., 3.]])
+    """
+    check_planes(x.shape[-1], frequencies, layout)
+    rotating = x[..., : 2 * len(frequencies)]
+    if layout == "interleaved":
+        return rotating.unflatten(-1, (-1, 2))
+    return rotating.unflatten(-1, (2, -1)).transpose(-1, -2)
+
+
+def as_float(x: Tensor, name: str) -> Tensor:
+    """Return ``x`` in float64 if it is float64, else in float32; refuse what is not a real tensor."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"{name} is a {type(x).__name__}: give a torch.Tensor")
+    if x.is_complex():
+        raise InputError(f"{name} is complex ({x.dtype}): give real numbers")
+    if x.ndim == 0:
+        raise InputError(f"{name} is a single number: give a tensor with at least one dimension")
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def check_planes(dim: int, frequencies: Tensor, layout: str) -> None:
+    """Raise an InputError unless ``frequencies`` (F,) fit into ``dim`` dimensions and the layout is known."""
+    if layout not in LAYOUTS:
+        raise InputError(f"layout = {layout!r}: known layouts are {', '.join(LAYOUTS)}")
+    if not isinstance(frequencies, Tensor) or frequencies.ndim != 1:
+        shape = tuple(frequencies.shape) if isinstance(frequencies, Tensor) else type(frequencies).__name__
+        raise InputError(f"frequencies: got {shape}, expected a tensor of shape (F,), one angle a plane")
+    if 2 * len(frequencies) > dim:
+        raise InputError(
+            f"{len(frequencies)} frequencies turn {2 * len(frequencies)} dimensions, but the vectors have {dim}: "
+            "give at most half as many frequencies as dimensions"
+        )

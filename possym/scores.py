@@ -1,0 +1,303 @@
+"""Positional and symbolic scores of an attention head, exactly and in closed form.
+
+Everything follows from the *relocated logits* M: M[a, b] is the logit of key content a put at the place of
+key b, the query held. The observed logits are the diagonal of M. A head is positional where M[a, b] depends
+on the place b alone, symbolic where it depends on the content a alone.
+
+- `relocated_logits` computes M from queries and keys before rotation, for whole heads or plane by plane.
+- `swap_scores` turns M into the two scores of the papers, over all swaps of tokens or of blocks.
+- `exclusion` turns M into the bound that keeps a head from being both.
+- `purity` names a head's kind.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .errors import InputError
+from .rope import as_float, check_planes, planes, rotate
+
+
+class Scores(NamedTuple):
+    """Positional score, symbolic score and attention entropy (nats), each of the leading shape."""
+
+    positional: Tensor
+    symbolic: Tensor
+    entropy: Tensor
+
+
+class Exclusion(NamedTuple):
+    """Variance of the logits, the two squared deviations and the bound on the variance."""
+
+    variance: Tensor
+    positional_deviation: Tensor
+    symbolic_deviation: Tensor
+    bound: Tensor
+
+
+def relocated_logits(
+    query: Tensor,
+    keys: Tensor,
+    *,
+    query_position: float,
+    positions: Tensor,
+    frequencies: Tensor,
+    layout: str,
+    scale: float | None = None,
+    per_plane: bool = False,
+) -> Tensor:
+    """Return the logit of every key content at every key place.
+
+    Args:
+        query: (..., D) content of the query before rotation.
+        keys: (..., T, D) contents of the keys before rotation; leading dimensions broadcast with the query's.
+        query_position: the query's place, a number.
+        positions: (T,) the keys' places.
+        frequencies: (F,) angles in radians a position; the dimensions past the first 2F do not rotate.
+        layout: ``"interleaved"`` or ``"half"``, see `possym.rope`.
+        scale: factor of every logit; None means 1/√D, for planes too, so that they add up to the head's.
+        per_plane: return each plane's share instead of the sum; unrotated dimensions are left out.
+
+    Returns:
+        (..., T, T), with ``per_plane`` (..., F, T, T): entry [a, b] is the logit of key content a at
+        ``positions[b]``. float64 if query or keys are float64, else float32.
+
+    Raises:
+        InputError: shapes, dtypes or values that do not fit.
+
+    Source: 2511.11579, section 3; 2605.31558, appendix D.
+
+    >>> from possym.rope import frequencies
+    >>> keys = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> relocated_logits(keys[0], keys, query_position=1, positions=torch.tensor([0, 1]),
+    ...                  frequencies=frequencies(2), layout="half", scale=1.0)
+    tensor([[0.5403, 1.0000],
+            [0.8415, 0.0000]])
+    """
+    query, keys = as_float(query, "query"), as_float(keys, "keys")
+    if keys.ndim < 2 or keys.shape[-1] != query.shape[-1]:
+        raise InputError(
+            f"query {tuple(query.shape)} and keys {tuple(keys.shape)}: expected (..., D) and (..., T, D) with one D"
+        )
+    if query.device != keys.device:
+        raise InputError(f"query is on {query.device}, keys are on {keys.device}: put both on one device")
+    try:
+        torch.broadcast_shapes(query.shape[:-1], keys.shape[:-2])
+    except RuntimeError:
+        raise InputError(
+            f"query {tuple(query.shape)} and keys {tuple(keys.shape)}: the leading dimensions do not broadcast"
+        ) from None
+    positions = torch.as_tensor(positions, dtype=torch.float64, device=keys.device)
+    if positions.shape != keys.shape[-2:-1]:
+        raise InputError(f"positions {tuple(positions.shape)}: expected ({keys.shape[-2]},), one for each key")
+    try:
+        query_position = float(query_position)
+    except (TypeError, ValueError):
+        raise InputError(f"query_position = {query_position!r}: give one number, the query's place") from None
+    if scale is None:
+        scale = 1 / math.sqrt(query.shape[-1])
+    elif not isinstance(scale, (int, float)) or not math.isfinite(scale):
+        raise InputError(f"scale = {scale!r}: give a finite number, or None for 1/√D")
+    check_planes(query.shape[-1], frequencies, layout)
+    dtype = torch.promote_types(query.dtype, keys.dtype)
+    # Turning the query back by each place is the same as turning each key forward, and costs T vectors, not T².
+    turned = rotate(query.to(dtype).unsqueeze(-2) * scale, query_position - positions, frequencies, layout)
+    keys = keys.to(dtype)
+    if per_plane:
+        return torch.einsum("...afc,...bfc->...fab", planes(keys, frequencies, layout), planes(turned, frequencies, layout))
+    return keys @ turned.transpose(-1, -2)
+
+
+def swap_scores(
+    relocated: Tensor,
+    *,
+    extra_logits: Tensor | None = None,
+    blocks: list[tuple[int, int]] | None = None,
+    temperature: float = 1e-4,
+) -> Scores:
+    """Score a head by what its attention does when two blocks of keys change places.
+
+    For each pair of blocks let v hold the mean attention of the first and the second place, and v′ the same
+    after the swap. A positional head leaves v as it is, a symbolic head reverses it:
+    positional = Σ α cos(v′, v), symbolic = Σ α cos(v′, reverse(v)), where α is a softmax over all pairs of
+    |difference of the two blocks' attention| / ``temperature``.
+
+    Blocks of equal length exchange their tokens one for one: token t of one goes to place t of the other.
+    Where lengths differ, the first place begins where the first block began, the second ends where the second
+    block ended, what lies between shifts by the difference of the lengths, and each entry of v′ is the mean
+    over the places that the arriving block now occupies. (The shifted tokens change only the softmax's
+    normaliser, which no cosine sees.)
+
+    Args:
+        relocated: (..., T, T) relocated logits, see `relocated_logits`.
+        extra_logits: (..., X) logits of keys that are attended but never moved (the query's own token,
+            sinks). They enter the softmax and the entropy alone.
+        blocks: None for single tokens, else (start, stop) pairs in order and not overlapping, at least two.
+            Keys outside every block take part in the attention.
+        temperature: τ of the weights α, positive. 2605.31558 uses 1e-4.
+
+    Returns:
+        `Scores`; entropy, in nats, of the attention before any swap.
+
+    Raises:
+        InputError: shapes or blocks that do not fit, logits that are not finite, fewer than two keys.
+
+    Source: 2511.11579, section 3; 2605.31558, appendix D.
+
+    >>> by_place = torch.tensor([0.0, 1.0, 2.0]).expand(3, 3)
+    >>> swap_scores(by_place)
+    Scores(positional=tensor(1.), symbolic=tensor(0.2658), entropy=tensor(0.8324))
+    """
+    relocated = check_relocated(relocated)
+    count = relocated.shape[-1]
+    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not 0 < temperature < math.inf:
+        raise InputError(f"temperature = {temperature!r}: give a positive finite number")
+    logits = relocated.diagonal(dim1=-2, dim2=-1)
+    everything = logits
+    if extra_logits is not None:
+        extra_logits = as_float(extra_logits, "extra_logits")
+        try:
+            extra_logits = extra_logits.expand(*logits.shape[:-1], -1)
+        except RuntimeError:
+            raise InputError(
+                f"extra_logits {tuple(extra_logits.shape)}: expected (..., X) with the leading shape of relocated "
+                f"{tuple(relocated.shape)}"
+            ) from None
+        if not extra_logits.isfinite().all():
+            raise InputError("extra_logits holds values that are not finite: leave masked keys out")
+        everything = torch.cat([logits, extra_logits.to(logits)], -1)
+    log_attention = everything.log_softmax(-1)
+    attention = log_attention.exp()
+    entropy = -(attention * log_attention).sum(-1)
+    attention = attention[..., :count]
+
+    if blocks is None:
+        first, second = torch.triu_indices(count, count, 1, device=relocated.device)
+        mean = attention
+        before = logits[..., first], logits[..., second]
+        after = relocated[..., second, first], relocated[..., first, second]
+    else:
+        starts, stops = check_blocks(blocks, count)
+        first, second = torch.triu_indices(len(starts), len(starts), 1, device=relocated.device)
+        starts, stops = starts.to(relocated.device), stops.to(relocated.device)
+        mean = torch.stack([attention[..., a:b].mean(-1) for a, b in blocks], -1)
+        own = run_mean(relocated, starts, starts, stops - starts)
+        before = own[..., first], own[..., second]
+        lengths = stops - starts
+        after = (
+            run_mean(relocated, starts[second], starts[first], lengths[second]),
+            run_mean(relocated, starts[first], stops[second] - lengths[first], lengths[first]),
+        )
+    same, crossed = pair_cosines(*before, *after)
+    weight = ((mean[..., first] - mean[..., second]).abs() / temperature).softmax(-1)
+    return Scores((weight * same).sum(-1), (weight * crossed).sum(-1), entropy)
+
+
+def pair_cosines(v1: Tensor, v2: Tensor, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cos((e^w1, e^w2), (e^v1, e^v2)) and the same with v reversed, from logarithms.
+
+    Each pair is divided by its larger entry first: the cosine does not change, and nothing under- or overflows.
+    """
+    v, w = (torch.stack([a, b]) for a, b in ((v1, v2), (w1, w2)))
+    v, w = ((pair - pair.amax(0)).exp() for pair in (v, w))
+    norm = v.norm(dim=0) * w.norm(dim=0)
+    return (v[0] * w[0] + v[1] * w[1]) / norm, (v[0] * w[1] + v[1] * w[0]) / norm
+
+
+def run_mean(relocated: Tensor, contents: Tensor, places: Tensor, lengths: Tensor) -> Tensor:
+    """Return the log of the mean of e^M along runs M[content + t, place + t], t < length; (..., runs)."""
+    steps = torch.arange(int(lengths.max()), device=relocated.device)
+    inside = steps < lengths[:, None]
+    count = relocated.shape[-1]
+    index = (contents[:, None] + steps).clamp(max=count - 1) * count + (places[:, None] + steps).clamp(max=count - 1)
+    values = relocated.flatten(-2)[..., index].masked_fill(~inside, -math.inf)
+    return values.logsumexp(-1) - lengths.to(relocated.dtype).log()
+
+
+def exclusion(relocated: Tensor) -> Exclusion:
+    """Return the variance of a head's logits and the bound that its two deviations put on it.
+
+    With M the relocated logits of N keys, positional deviation A = Σ (M[a, b] − M[b, b])², symbolic deviation
+    B = Σ (M[a, b] − M[a, a])², and the exclusion principle reads variance ≤ (A + B)/N²: a head that is nearly
+    both is nearly uniform.
+
+    Args:
+        relocated: (..., N, N) relocated logits.
+
+    Returns:
+        `Exclusion`, each entry of the leading shape; the variance divides by N.
+
+    Raises:
+        InputError: not square, fewer than two keys, or values that are not finite.
+
+    Source: 2511.11579, theorem 1; its N! permutations summed in closed form.
+
+    >>> exclusion(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
+    Exclusion(variance=tensor(0.2500), positional_deviation=tensor(0.), symbolic_deviation=tensor(2.), bound=tensor(0.5000))
+    """
+    relocated = check_relocated(relocated)
+    logits = relocated.diagonal(dim1=-2, dim2=-1)
+    positional = (relocated - logits.unsqueeze(-2)).square().sum((-2, -1))
+    symbolic = (relocated - logits.unsqueeze(-1)).square().sum((-2, -1))
+    bound = (positional + symbolic) / relocated.shape[-1] ** 2
+    return Exclusion(logits.var(-1, correction=0), positional, symbolic, bound)
+
+
+def purity(positional: Tensor, symbolic: Tensor, gamma: float = 0.1) -> Tensor:
+    """Return 1 for a purely positional head, −1 for a purely symbolic one, 0 for neither (int8).
+
+    Pure means that one score is at least 1 − ``gamma`` and the other at most ``gamma``.
+
+    Args:
+        positional, symbolic: scores of one shape.
+        gamma: between 0 and 0.5, exclusive. 2605.31558 uses 0.1 and 0.05.
+
+    Raises:
+        InputError: shapes differ, or ``gamma`` is out of range.
+
+    >>> purity(torch.tensor([0.97, 0.50, 0.02]), torch.tensor([0.03, 0.50, 0.99]))
+    tensor([ 1,  0, -1], dtype=torch.int8)
+    """
+    if not isinstance(positional, Tensor) or not isinstance(symbolic, Tensor) or positional.shape != symbolic.shape:
+        shapes = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in (positional, symbolic)]
+        raise InputError(f"positional {shapes[0]} and symbolic {shapes[1]}: give two tensors of one shape")
+    if not isinstance(gamma, (int, float)) or not 0 < gamma < 0.5:
+        raise InputError(f"gamma = {gamma!r}: give a number between 0 and 0.5")
+    high, low = 1 - gamma, gamma
+    is_positional = (positional >= high) & (symbolic <= low)
+    is_symbolic = (symbolic >= high) & (positional <= low)
+    return is_positional.to(torch.int8) - is_symbolic.to(torch.int8)
+
+
+def check_relocated(relocated: Tensor) -> Tensor:
+    """Return relocated logits in float32 or float64, or raise an InputError that says what is wrong."""
+    relocated = as_float(relocated, "relocated")
+    if relocated.ndim < 2 or relocated.shape[-1] != relocated.shape[-2] or relocated.shape[-1] < 2:
+        raise InputError(f"relocated {tuple(relocated.shape)}: expected (..., T, T) with at least two keys")
+    if not relocated.isfinite().all():
+        raise InputError("relocated holds values that are not finite: leave masked keys out, and check the model")
+    return relocated
+
+
+def check_blocks(blocks: list[tuple[int, int]], count: int) -> tuple[Tensor, Tensor]:
+    """Return the starts and stops of blocks among ``count`` keys, or raise an InputError."""
+    try:
+        pairs = [(int(start), int(stop)) for start, stop in blocks]
+        whole = all(a == b and c == d for (a, c), (b, d) in zip(pairs, blocks, strict=True))
+    except (TypeError, ValueError):
+        raise InputError(f"blocks = {blocks!r}: expected None or a list of (start, stop) pairs") from None
+    if not whole:
+        raise InputError(f"blocks = {blocks!r}: starts and stops are whole numbers")
+    if len(pairs) < 2:
+        raise InputError(f"blocks = {blocks!r}: a swap needs at least two blocks")
+    end = 0
+    for start, stop in pairs:
+        if start < end or stop <= start or stop > count:
+            raise InputError(
+                f"block ({start}, {stop}): blocks lie within the {count} keys, in order, not empty, not overlapping"
+            )
+        end = stop
+    starts, stops = torch.tensor(pairs).unbind(1)
+    return starts, stops
