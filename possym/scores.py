@@ -106,7 +106,8 @@ def relocated_logits(
     turned = rotate(query.to(dtype).unsqueeze(-2) * scale, query_position - positions, frequencies, layout)
     keys = keys.to(dtype)
     if per_plane:
-        return torch.einsum("...afc,...bfc->...fab", planes(keys, frequencies, layout), planes(turned, frequencies, layout))
+        keys, turned = (planes(x, frequencies, layout) for x in (keys, turned))
+        return torch.einsum("...afc,...bfc->...fab", keys, turned)
     return keys @ turned.transpose(-1, -2)
 
 
@@ -234,8 +235,9 @@ def exclusion(relocated: Tensor) -> Exclusion:
 
     Source: 2511.11579, theorem 1; its N! permutations summed in closed form.
 
-    >>> exclusion(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
-    Exclusion(variance=tensor(0.2500), positional_deviation=tensor(0.), symbolic_deviation=tensor(2.), bound=tensor(0.5000))
+    >>> purely_positional = exclusion(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
+    >>> purely_positional.positional_deviation, purely_positional.variance, purely_positional.bound
+    (tensor(0.), tensor(0.2500), tensor(0.5000))
     """
     relocated = check_relocated(relocated)
     logits = relocated.diagonal(dim1=-2, dim2=-1)
