@@ -66,10 +66,14 @@ def rotate(x: Tensor, positions: Tensor | float, frequencies: Tensor, layout: st
     """
     x = as_float(x, "x")
     check_planes(x.shape[-1], frequencies, layout)
-    angles = torch.as_tensor(positions, dtype=torch.float64, device=x.device)[..., None] * frequencies.to(
-        x.device, torch.float64
-    )
-    angles = angles.remainder(2 * math.pi)
+    positions = as_positions(positions, "positions", x.device)
+    try:
+        torch.broadcast_shapes(positions.shape, x.shape[:-1])
+    except RuntimeError:
+        raise InputError(
+            f"positions {tuple(positions.shape)} do not broadcast against the leading shape of x {tuple(x.shape)}"
+        ) from None
+    angles = (positions[..., None] * frequencies.to(x.device, torch.float64)).remainder(2 * math.pi)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second = planes(x, frequencies, layout).unbind(-1)
     turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
@@ -107,6 +111,17 @@ def as_float(x: Tensor, name: str) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
+def as_positions(positions: Tensor | float, name: str, device: torch.device) -> Tensor:
+    """Return positions as finite float64 on ``device``, or raise an InputError."""
+    try:
+        positions = torch.as_tensor(positions, dtype=torch.float64, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{name} = {positions!r}: give a number or a tensor of numbers") from None
+    if not positions.isfinite().all():
+        raise InputError(f"{name} holds values that are not finite")
+    return positions
+
+
 def check_planes(dim: int, frequencies: Tensor, layout: str) -> None:
     """Raise an InputError unless ``frequencies`` (F,) fit into ``dim`` dimensions and the layout is known."""
     if layout not in LAYOUTS:
@@ -114,6 +129,8 @@ def check_planes(dim: int, frequencies: Tensor, layout: str) -> None:
     if not isinstance(frequencies, Tensor) or frequencies.ndim != 1:
         shape = tuple(frequencies.shape) if isinstance(frequencies, Tensor) else type(frequencies).__name__
         raise InputError(f"frequencies: got {shape}, expected a tensor of shape (F,), one angle a plane")
+    if frequencies.is_complex() or not frequencies.isfinite().all():
+        raise InputError("frequencies: angles are finite real numbers, in radians a position")
     if 2 * len(frequencies) > dim:
         raise InputError(
             f"{len(frequencies)} frequencies turn {2 * len(frequencies)} dimensions, but the vectors have {dim}: "

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .errors import InputError
-from .rope import as_float, check_planes, planes, rotate
+from .rope import as_float, as_positions, check_planes, planes, rotate
 
 
 class Scores(NamedTuple):
@@ -89,16 +89,18 @@ def relocated_logits(
         raise InputError(
             f"query {tuple(query.shape)} and keys {tuple(keys.shape)}: the leading dimensions do not broadcast"
         ) from None
-    positions = torch.as_tensor(positions, dtype=torch.float64, device=keys.device)
+    positions = as_positions(positions, "positions", keys.device)
     if positions.shape != keys.shape[-2:-1]:
         raise InputError(f"positions {tuple(positions.shape)}: expected ({keys.shape[-2]},), one for each key")
     try:
         query_position = float(query_position)
-    except (TypeError, ValueError):
-        raise InputError(f"query_position = {query_position!r}: give one number, the query's place") from None
+    except (TypeError, ValueError, RuntimeError):
+        query_position = math.nan
+    if not math.isfinite(query_position):
+        raise InputError("query_position: give one finite number, the query's place")
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
-    elif not isinstance(scale, (int, float)) or not math.isfinite(scale):
+    elif isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
         raise InputError(f"scale = {scale!r}: give a finite number, or None for 1/√D")
     check_planes(query.shape[-1], frequencies, layout)
     dtype = torch.promote_types(query.dtype, keys.dtype)

@@ -1,0 +1,284 @@
+"""The closed form against permuting keys and redoing the attention, and the exclusion bound against all N!."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from possym.errors import InputError
+from possym.rope import frequencies
+from possym.scores import exclusion, purity, relocated_logits, swap_scores
+
+from . import permutation
+
+BLOCKS = {
+    "tokens": None,
+    "equal": [(0, 2), (2, 4), (4, 6)],
+    "unequal": [(0, 1), (1, 4), (4, 6)],
+    "gaps": [(1, 2), (3, 6)],
+    "ends": [(0, 3), (6, 7)],
+}
+
+
+def random_head(keys, dim, rotating, layout, seed, size=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    query = torch.randn(dim, generator=generator, dtype=torch.float64) * size
+    contents = torch.randn(keys, dim, generator=generator, dtype=torch.float64)
+    extra = torch.randn(2, generator=generator, dtype=torch.float64)
+    places = dict(query_position=keys, positions=torch.arange(keys), frequencies=frequencies(rotating), layout=layout)
+    return query, contents, extra, places
+
+
+def truth(query, keys, extra, places, blocks, temperature):
+    return permutation.swap_scores(
+        query,
+        keys,
+        places["query_position"],
+        places["positions"].tolist(),
+        places["frequencies"],
+        places["layout"],
+        1 / math.sqrt(len(query)),
+        extra.tolist(),
+        blocks,
+        temperature,
+    )
+
+
+@pytest.mark.parametrize("blocks", BLOCKS)
+@pytest.mark.parametrize("temperature", [1e-4, 1e-2, 0.1, 10.0])
+@pytest.mark.parametrize("layout, dim, rotating", [("interleaved", 8, 8), ("half", 8, 4)])
+def test_closed_form_agrees_with_permuting(blocks, temperature, layout, dim, rotating):
+    for seed, size in enumerate([0.3, 3.0, 30.0]):
+        query, keys, extra, places = random_head(7, dim, rotating, layout, seed, size)
+        expected = truth(query, keys, extra, places, BLOCKS[blocks], temperature)
+        exact = swap_scores(
+            relocated_logits(query, keys, **places),
+            extra_logits=extra,
+            blocks=BLOCKS[blocks],
+            temperature=temperature,
+        )
+        for got, wanted in zip(exact, expected, strict=True):
+            assert got.dtype == torch.float64
+            assert got.item() == pytest.approx(wanted, abs=1e-10)
+
+
+@pytest.mark.parametrize("temperature, tolerance", [(0.1, 1e-5), (1e-4, 5e-4)])
+def test_float32_agrees_with_permuting(temperature, tolerance):
+    for seed in range(20):
+        query, keys, extra, places = random_head(16, 32, 32, "interleaved", seed, 2.0)
+        expected = truth(query.float().double(), keys.float().double(), extra, places, None, temperature)
+        relocated = relocated_logits(query.float(), keys.float(), **places)
+        single = swap_scores(relocated, extra_logits=extra.float(), temperature=temperature)
+        for got, wanted in zip(single, expected, strict=True):
+            assert got.dtype == torch.float32
+            assert got.item() == pytest.approx(wanted, abs=tolerance)
+
+
+def test_queries_and_places_that_are_not_consecutive():
+    query, keys, extra, places = random_head(5, 8, 8, "half", 1, 2.0)
+    places |= dict(query_position=50, positions=torch.tensor([2, 3, 11, 12, 40]))
+    got = swap_scores(relocated_logits(query, keys, **places), extra_logits=extra, temperature=0.1)
+    assert [x.item() for x in got] == pytest.approx(truth(query, keys, extra, places, None, 0.1), abs=1e-10)
+
+
+def test_leading_dimensions_are_independent():
+    heads = [random_head(6, 8, 8, "half", seed) for seed in range(6)]
+    places = heads[0][3]
+    queries = torch.stack([head[0] for head in heads]).view(2, 3, 8)
+    keys = torch.stack([head[1] for head in heads]).view(2, 3, 6, 8)
+    extra = torch.stack([head[2] for head in heads]).view(2, 3, 2)
+    for blocks in (None, [(0, 1), (2, 5)]):
+        batched = swap_scores(relocated_logits(queries, keys, **places), extra_logits=extra, blocks=blocks)
+        for k, (query, key, more, _) in enumerate(heads):
+            single = swap_scores(relocated_logits(query, key, **places), extra_logits=more, blocks=blocks)
+            for a, b in zip(batched, single, strict=True):
+                assert a.shape == (2, 3)
+                torch.testing.assert_close(a.flatten()[k], b, rtol=0, atol=1e-12)
+
+
+def test_queries_broadcast_over_grouped_keys():
+    query = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(0))
+    keys = torch.randn(4, 1, 5, 8, generator=torch.Generator().manual_seed(1))
+    places = random_head(5, 8, 8, "half", 0)[3]
+    grouped = relocated_logits(query, keys, **places)
+    assert grouped.shape == (4, 3, 5, 5)
+    torch.testing.assert_close(grouped, relocated_logits(query, keys.expand(4, 3, 5, 8).clone(), **places))
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_planes_add_up_and_match_permuting(layout):
+    query, keys, extra, places = random_head(6, 10, 6, layout, 3, 3.0)
+    parts = relocated_logits(query, keys, **places, per_plane=True)
+    assert parts.shape == (3, 6, 6)
+    fixed = (keys[:, 6:] @ query[6:]) / math.sqrt(10)
+    whole = relocated_logits(query, keys, **places)
+    torch.testing.assert_close(parts.sum(0) + fixed[:, None], whole, rtol=0, atol=1e-12)
+    scores = swap_scores(parts, temperature=0.1)
+    for plane in range(3):
+        pair = [2 * plane, 2 * plane + 1] if layout == "interleaved" else [plane, plane + 3]
+        expected = permutation.swap_scores(
+            query[pair],
+            keys[:, pair],
+            6,
+            list(range(6)),
+            places["frequencies"][plane : plane + 1],
+            layout,
+            1 / math.sqrt(10),
+            [],
+            None,
+            0.1,
+        )
+        assert [x[plane].item() for x in scores] == pytest.approx(expected, abs=1e-10)
+
+
+def test_relocated_logits_are_the_logits_of_moved_keys():
+    query, keys, _, places = random_head(5, 8, 6, "half", 0)
+    relocated = relocated_logits(query, keys, **places, scale=0.7)
+    for content, place in itertools.product(range(5), repeat=2):
+        turned_key = permutation.rotation_matrix(8, place, places["frequencies"], "half") @ keys[content]
+        turned_query = permutation.rotation_matrix(8, 5, places["frequencies"], "half") @ query
+        assert relocated[content, place].item() == pytest.approx(0.7 * float(turned_key @ turned_query), abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e2, 1e4])
+def test_large_logits_stay_exact(size):
+    """Hard attention: with one winner far ahead the scores of pure heads are exactly 1 and 0."""
+    for dtype in (torch.float32, torch.float64):
+        profile = torch.tensor([0.0, -1.0, 1.0, 0.3], dtype=dtype) * size
+        for relocated, expected in [(profile.expand(4, 4), (1.0, 0.0)), (profile[:, None].expand(4, 4), (0.0, 1.0))]:
+            scores = swap_scores(relocated)
+            assert (scores.positional.item(), scores.symbolic.item()) == pytest.approx(expected, abs=1e-6)
+            assert scores.entropy.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_tiny_weights_keep_their_cosine():
+    """Two keys with weights near e^-200 still exchange them: dividing by the larger entry keeps the ratio."""
+    profile = torch.tensor([0.0, -200.0, -203.0])
+    crossed = swap_scores(profile[:, None].expand(3, 3), temperature=1e6)
+    assert crossed.symbolic.item() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_uniform_heads_score_one_twice():
+    scores = swap_scores(torch.zeros(9, 9))
+    assert scores.positional.item() == pytest.approx(1) and scores.symbolic.item() == pytest.approx(1)
+    assert scores.entropy.item() == pytest.approx(math.log(9))
+
+
+def test_extra_logits_enter_entropy_and_weights_alone():
+    relocated = torch.randn(4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drowned = swap_scores(relocated, extra_logits=torch.tensor([50.0], dtype=torch.float64), temperature=1e-4)
+    pairs = list(itertools.combinations(range(4), 2))
+    cosines = [
+        torch.nn.functional.cosine_similarity(
+            torch.stack([relocated[j, i], relocated[i, j]]).exp(), torch.stack([relocated[i, i], relocated[j, j]]).exp(), 0
+        )
+        for i, j in pairs
+    ]
+    assert drowned.positional.item() == pytest.approx(torch.stack(cosines).mean().item(), abs=1e-9)
+    assert drowned.entropy.item() < 1e-6
+
+
+@pytest.mark.parametrize("count", range(2, 8))
+def test_exclusion_agrees_with_all_permutations(count):
+    relocated = torch.randn(count, count, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+    logits = relocated.diagonal()
+    positional = symbolic = 0.0
+    for order in itertools.permutations(range(count)):
+        for place, content in enumerate(order):
+            positional += float((relocated[content, place] - logits[place]) ** 2)
+            symbolic += float((relocated[content, place] - logits[content]) ** 2)
+    bound = (positional + symbolic) / (math.factorial(count) * count)
+    result = exclusion(relocated)
+    assert result.bound.item() == pytest.approx(bound, rel=1e-10)
+    assert result.positional_deviation.item() * math.factorial(count - 1) == pytest.approx(positional, rel=1e-10)
+    assert result.symbolic_deviation.item() * math.factorial(count - 1) == pytest.approx(symbolic, rel=1e-10)
+    assert result.variance.item() == pytest.approx(sum((x - logits.mean()) ** 2 for x in logits).item() / count)
+    assert result.variance <= result.bound
+
+
+def test_purity_needs_both_scores():
+    positional = torch.tensor([0.95, 0.95, 0.05, 0.5, 0.90, 1.0])
+    symbolic = torch.tensor([0.05, 0.50, 0.95, 0.5, 0.10, 1.0])
+    assert purity(positional, symbolic).tolist() == [1, 0, -1, 0, 1, 0]
+    assert purity(positional, symbolic, gamma=0.05).tolist() == [1, 0, -1, 0, 0, 0]
+
+
+def square(*shape, value=0.0):
+    return torch.full(shape, value)
+
+
+@pytest.mark.parametrize(
+    "relocated, options, message",
+    [
+        (square(3, 4), {}, "expected \\(..., T, T\\)"),
+        (square(1, 1), {}, "at least two keys"),
+        (square(4), {}, "expected \\(..., T, T\\)"),
+        ([[0.0, 1.0]] * 2, {}, "torch.Tensor"),
+        (square(3, 3, value=math.nan), {}, "not finite"),
+        (square(3, 3, value=-math.inf), {}, "not finite"),
+        (square(3, 3), {"temperature": 0}, "temperature = 0"),
+        (square(3, 3), {"temperature": -1.0}, "temperature"),
+        (square(3, 3), {"temperature": "0.1"}, "temperature"),
+        (square(3, 3), {"temperature": math.nan}, "temperature"),
+        (square(2, 3, 3), {"extra_logits": square(3, 1)}, "extra_logits"),
+        (square(3, 3), {"extra_logits": square(1, value=math.nan)}, "not finite"),
+        (square(3, 3), {"extra_logits": 1.0}, "extra_logits"),
+        (square(3, 3), {"blocks": []}, "at least two blocks"),
+        (square(3, 3), {"blocks": [(0, 2)]}, "at least two blocks"),
+        (square(3, 3), {"blocks": [(0, 2), (1, 3)]}, "not overlapping"),
+        (square(3, 3), {"blocks": [(2, 3), (0, 1)]}, "in order"),
+        (square(3, 3), {"blocks": [(0, 0), (1, 3)]}, "not empty"),
+        (square(3, 3), {"blocks": [(0, 1), (1, 4)]}, "within the 3 keys"),
+        (square(3, 3), {"blocks": [(-1, 1), (1, 3)]}, "within the 3 keys"),
+        (square(3, 3), {"blocks": "tokens"}, "list of \\(start, stop\\)"),
+        (square(3, 3), {"blocks": [(0, 1.5), (2, 3)]}, "whole numbers"),
+        (square(3, 3), {"blocks": 3}, "list of \\(start, stop\\)"),
+        (square(3, 3), {"blocks": [(0, math.nan), (2, 3)]}, "list of \\(start, stop\\)"),
+    ],
+)
+def test_bad_score_inputs_are_refused(relocated, options, message):
+    with pytest.raises(InputError, match=message):
+        swap_scores(relocated, **options)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"query": torch.ones(6)}, "one D"),
+        ({"query": torch.ones(3, 8), "keys": torch.ones(2, 5, 8)}, "do not broadcast"),
+        ({"keys": torch.ones(8)}, "one D"),
+        ({"keys": None}, "torch.Tensor"),
+        ({"positions": torch.arange(4)}, "one for each key"),
+        ({"positions": torch.tensor([0.0, 1, 2, 3, math.nan])}, "finite"),
+        ({"positions": "0123"}, "positions"),
+        ({"query_position": None}, "one finite number"),
+        ({"query_position": math.inf}, "one finite number"),
+        ({"query_position": "last"}, "one finite number"),
+        ({"frequencies": frequencies(10)}, "at most half"),
+        ({"layout": "Half"}, "known layouts"),
+        ({"scale": "none"}, "finite number"),
+        ({"scale": math.nan}, "finite number"),
+        ({"scale": True}, "finite number"),
+    ],
+)
+def test_bad_relocations_are_refused(change, message):
+    query, keys, _, places = random_head(5, 8, 8, "half", 0)
+    arguments = {"query": query, "keys": keys, **places, **change}
+    with pytest.raises(InputError, match=message):
+        relocated_logits(arguments.pop("query"), arguments.pop("keys"), **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((torch.ones(3), torch.ones(2)), "one shape"),
+        ((1.0, torch.ones(2)), "one shape"),
+        ((torch.ones(2), torch.ones(2), 0.5), "gamma"),
+        ((torch.ones(2), torch.ones(2), 0), "gamma"),
+        ((torch.ones(2), torch.ones(2), "0.1"), "gamma"),
+    ],
+)
+def test_bad_purities_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        purity(*arguments)
