@@ -138,8 +138,8 @@ def results_root() -> Path:
 
 def result_folder(name: str, config: Any) -> Path:
     """Return the folder of a result: the preset's name, with the hash where settings differ from the preset."""
-    presets = getattr(type(config), "PRESETS", {})
-    plain = config.preset not in presets or identity(config) == identity(type(config).preset_named(config.preset))
+    mine, presets = identity(config), getattr(type(config), "PRESETS", {})
+    plain = config.preset not in presets or mine == identity(type(config).preset_named(config.preset))
     return results_root() / name / (config.preset if plain else f"{config.preset}-{config_hash(config)}")
 
 

@@ -108,7 +108,7 @@ def test_queries_broadcast_over_grouped_keys():
 
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
 def test_planes_add_up_and_match_permuting(layout):
-    query, keys, extra, places = random_head(6, 10, 6, layout, 3, 3.0)
+    query, keys, _, places = random_head(6, 10, 6, layout, 3, 3.0)
     parts = relocated_logits(query, keys, **places, per_plane=True)
     assert parts.shape == (3, 6, 6)
     fixed = (keys[:, 6:] @ query[6:]) / math.sqrt(10)
@@ -171,7 +171,9 @@ def test_extra_logits_enter_entropy_and_weights_alone():
     pairs = list(itertools.combinations(range(4), 2))
     cosines = [
         torch.nn.functional.cosine_similarity(
-            torch.stack([relocated[j, i], relocated[i, j]]).exp(), torch.stack([relocated[i, i], relocated[j, j]]).exp(), 0
+            torch.stack([relocated[j, i], relocated[i, j]]).exp(),
+            torch.stack([relocated[i, i], relocated[j, j]]).exp(),
+            0,
         )
         for i, j in pairs
     ]
