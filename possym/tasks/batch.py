@@ -74,10 +74,9 @@ def check_ids(tokens: Tensor, vocabulary_size: int) -> None:
     wrong = (tokens < 0) | (tokens >= vocabulary_size)
     if wrong.any():
         where = wrong.nonzero()[0]
-        place = f"row {where[0]}, place {where[1]}" if len(where) == 2 else f"place {where.tolist()}"
-        raise InputError(
-            f"tokens: id {tokens[tuple(where)].item()} at {place}, but this vocabulary has ids 0 to {vocabulary_size - 1}"
-        )
+        place = f"row {where[0]}, place {where[1]}" if len(where) == 2 else f"index {where.tolist()}"
+        token = tokens[tuple(where)].item()
+        raise InputError(f"tokens: id {token} at {place}, but this vocabulary has ids 0 to {vocabulary_size - 1}")
 
 
 def check_sequences(tokens: Tensor, vocabulary_size: int) -> Tensor:

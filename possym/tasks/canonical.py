@@ -30,7 +30,9 @@ def _check_sample(
     return check_generator(generator)
 
 
-def _draw_answers(n: int, length: int, values: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _draw_answers(
+    n: int, length: int, values: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draw the answers' values (n,) and places (n, 1); return hops (n,) and path (n, 2) with them."""
     one_group = torch.zeros(n, dtype=torch.int64, device=generator.device)
     value = balanced(one_group, 1, values, generator)
@@ -115,11 +117,13 @@ class IndexTask(Task):
         tokens = check_sequences(tokens, len(self.vocabulary))
         index = tokens[:, -1] - self.symbols + 1
         place = tokens.shape[1] - 1 - index
-        refuse_rows({
-            "the last token is no index": index < 1,
-            "the index points out of the sequence": place < 0,
-            "an index stands before the last place": (tokens[:, :-1] >= self.symbols).any(1),
-        })
+        refuse_rows(
+            {
+                "the last token is no index": index < 1,
+                "the index points out of the sequence": place < 0,
+                "an index stands before the last place": (tokens[:, :-1] >= self.symbols).any(1),
+            }
+        )
         return tokens[torch.arange(len(tokens), device=tokens.device), place]
 
 
@@ -137,7 +141,7 @@ class _PairTask(Task):
         names, values = letter_names(symbols), [str(i + 1) for i in range(attributes)]
         self.vocabulary = [name + value for name in names for value in values] + names + values
 
-    def _batch(self, symbols: Tensor, length: int, generator: torch.Generator, drawn: tuple) -> Batch:
+    def _batch(self, symbols: Tensor, generator: torch.Generator, drawn: tuple) -> Batch:
         """Bind random attributes to ``symbols`` (n, length − 1), the drawn one at the answer's place, and ask."""
         value, place, hops, path = drawn
         attributes = torch.randint(self.attributes, symbols.shape, generator=generator, device=generator.device)
@@ -146,17 +150,20 @@ class _PairTask(Task):
         tokens = torch.cat([symbols * self.attributes + attributes, pairs + symbols.gather(1, place)], 1)
         return Batch(tokens, pairs + self.symbols + value, hops, path)
 
-    def _read(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def _read(self, tokens: Tensor, *, once: bool) -> tuple[Tensor, Tensor]:
         """Check tokens; return matches (n, length − 1) with the query's symbol and the attributes' ids there."""
         tokens = check_sequences(tokens, len(self.vocabulary))
         pairs = self.symbols * self.attributes
         asked, keys = tokens[:, -1:] - pairs, tokens[:, :-1]
         matches = keys // self.attributes == asked
-        refuse_rows({
-            "the last token is no symbol": ((asked < 0) | (asked >= self.symbols))[:, 0],
-            "a token before the last is no symbol–attribute pair": (keys >= pairs).any(1),
-            "the symbol asked for does not occur": ~matches.any(1),
-        })
+        refuse_rows(
+            {
+                "the last token is no symbol": ((asked < 0) | (asked >= self.symbols))[:, 0],
+                "a token before the last is no symbol–attribute pair": (keys >= pairs).any(1),
+                "the symbol asked for does not occur": ~matches.any(1),
+                "the symbol asked for occurs more than once": (matches.sum(1) > 1) & once,
+            }
+        )
         return matches, pairs + self.symbols + keys % self.attributes
 
 
@@ -209,8 +216,8 @@ class RetrievalTask(_PairTask):
             n, hops, length, generator, self.symbols + 1, "symbols do not repeat; for more, make the task with more"
         )
         drawn = _draw_answers(n, length, self.attributes, generator)
-        order = torch.rand(n, self.symbols, generator=generator, device=generator.device).argsort(1)
-        return self._batch(order[:, : length - 1], length, generator, drawn)
+        keys = torch.rand(n, self.symbols, generator=generator, device=generator.device)
+        return self._batch(keys.topk(length - 1).indices, generator, drawn)
 
     def solve(self, tokens: Tensor) -> Tensor:
         """Return the answers (n,) of ``tokens`` (n, length) by looking for the last token's symbol.
@@ -224,8 +231,7 @@ class RetrievalTask(_PairTask):
         >>> (task.solve(batch.tokens) == batch.answer).all()
         tensor(True)
         """
-        matches, attributes = self._read(tokens)
-        refuse_rows({"the symbol asked for occurs more than once": matches.sum(1) > 1})
+        matches, attributes = self._read(tokens, once=True)
         return (attributes * matches).sum(1)
 
 
@@ -283,7 +289,7 @@ class PartialInductionTask(_PairTask):
         after = (torch.arange(length - 1, device=device) > place).long()
         distance = after + uniform(self.symbols - after, (n, length - 1), generator)
         symbols = (asked + distance.scatter_(1, place, 0)) % self.symbols
-        return self._batch(symbols, length, generator, drawn)
+        return self._batch(symbols, generator, drawn)
 
     def solve(self, tokens: Tensor) -> Tensor:
         """Return the answers (n,) of ``tokens`` (n, length) by looking for the symbol's last occurrence.
@@ -297,6 +303,6 @@ class PartialInductionTask(_PairTask):
         >>> (task.solve(batch.tokens) == batch.answer).all()
         tensor(True)
         """
-        matches, attributes = self._read(tokens)
+        matches, attributes = self._read(tokens, once=False)
         place = matches.shape[1] - 1 - matches.flip(1).int().argmax(1)
         return attributes[torch.arange(len(attributes), device=attributes.device), place]

@@ -138,10 +138,14 @@ class NumberTask(Task):
         tokens = check_sequences(tokens, len(self.vocabulary))
         jump = (tokens - self.LETTERS + 1).clamp(min=0)
         place = torch.full_like(tokens[:, :1], tokens.shape[1] - 1)
-        refuse_rows({"the last token is no integer": jump[:, -1] == 0})
         while (step := jump.gather(1, place.clamp(min=0)).masked_fill(place < 0, 0)).any():
             place = place - step
-        refuse_rows({"the path jumps out of the sequence": place[:, 0] < 0})
+        refuse_rows(
+            {
+                "the last token is no integer": jump[:, -1] == 0,
+                "the path jumps out of the sequence": place[:, 0] < 0,
+            }
+        )
         return tokens.gather(1, place)[:, 0]
 
 
@@ -226,18 +230,21 @@ class LetterTask(Task):
         first, second = tokens % pairs // self.LETTERS, tokens % self.LETTERS
         place = torch.full_like(tokens[:, :1], tokens.shape[1] - 1)
         going = tokens[:, -1] >= pairs
-        refuse_rows({"the last token is no letter–letter pair": ~going})
+        no_query = ~going
         missing, ambiguous = torch.zeros_like(going), torch.zeros_like(going)
         while going.any():
             matches = first == second.gather(1, place)
             target = matches.int().argmax(1, keepdim=True)
             ambiguous |= going & (matches.sum(1) > 1)
-            missing |= going & ~ambiguous & ~(matches.any(1) & (target < place)[:, 0])
+            missing |= going & ~(matches.any(1) & (target < place)[:, 0])
             going = going & ~missing & ~ambiguous
             place = torch.where(going[:, None], target, place)
             going = going & (tokens.gather(1, place)[:, 0] >= pairs)
-        refuse_rows({
-            "a letter on the path starts no earlier token": missing,
-            "a letter on the path starts more than one token": ambiguous,
-        })
+        refuse_rows(
+            {
+                "the last token is no letter–letter pair": no_query,
+                "a letter on the path starts no earlier token": missing,
+                "a letter on the path starts more than one token": ambiguous,
+            }
+        )
         return tokens.gather(1, place)[:, 0]
