@@ -1,0 +1,147 @@
+"""What every task shares: the batch it draws, checks of arguments and tokens, balanced labels, names.
+
+A task has a ``vocabulary`` (a token's id is its index in it), draws with ``sample``, finds answers from the
+tokens alone with ``solve`` and turns ids into strings with ``decode``. The query is the last token.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+
+class Batch(NamedTuple):
+    """Sequences with their answers and the places that lead to them; every tensor is int64 and on one device.
+
+    ``tokens`` (n, length) token ids; ``answer`` (n,) token ids; ``hops`` (n,); ``path`` (n, max_hops + 1)
+    places counted from 0: the query's, then those visited, the answer's last, −1 after it.
+    """
+
+    tokens: Tensor
+    answer: Tensor
+    hops: Tensor
+    path: Tensor
+
+
+class Task:
+    """A vocabulary, and what follows from a vocabulary alone."""
+
+    vocabulary: list[str]
+
+    def decode(self, tokens: Tensor) -> list | str:
+        """Return the strings of token ids, as lists nested like ``tokens`` (any shape).
+
+        Raises:
+            InputError: not an integer tensor, or an id outside the vocabulary.
+
+        >>> from possym.tasks import LetterTask
+        >>> LetterTask().decode(torch.tensor([17, 95]))
+        ['c2', 'dh']
+        """
+        check_ids(tokens, len(self.vocabulary))
+
+        def strings(ids):
+            return [strings(i) for i in ids] if isinstance(ids, list) else self.vocabulary[ids]
+
+        return strings(tokens.tolist())
+
+
+def check_count(name: str, value: int, low: int, high: int | None = None, why: str = "") -> None:
+    """Raise an InputError unless ``value`` is a whole number from ``low`` to ``high`` (None: no limit)."""
+    good = isinstance(value, int) and not isinstance(value, bool)
+    if not good or value < low or (high is not None and value > high):
+        limits = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise InputError(f"{name} = {value!r}: give a whole number {limits}{why and f' ({why})'}")
+
+
+def check_generator(generator: torch.Generator | None) -> torch.Generator:
+    """Return ``generator``, or a fresh CPU generator seeded 0 for None."""
+    if generator is None:
+        return torch.Generator().manual_seed(0)
+    if not isinstance(generator, torch.Generator):
+        raise InputError(f"generator = {generator!r}: give a torch.Generator, or None for a fresh one seeded 0")
+    return generator
+
+
+def check_ids(tokens: Tensor, vocabulary_size: int) -> None:
+    """Raise an InputError unless ``tokens`` is an integer tensor of ids below ``vocabulary_size``."""
+    if not isinstance(tokens, Tensor):
+        raise InputError(f"tokens is a {type(tokens).__name__}: give a torch.Tensor of token ids")
+    if tokens.dtype == torch.bool or tokens.is_floating_point() or tokens.is_complex():
+        raise InputError(f"tokens is {tokens.dtype}: token ids are whole numbers, give torch.int64")
+    wrong = (tokens < 0) | (tokens >= vocabulary_size)
+    if wrong.any():
+        where = wrong.nonzero()[0]
+        place = f"row {where[0]}, place {where[1]}" if len(where) == 2 else f"place {where.tolist()}"
+        raise InputError(
+            f"tokens: id {tokens[tuple(where)].item()} at {place}, but this vocabulary has ids 0 to {vocabulary_size - 1}"
+        )
+
+
+def check_sequences(tokens: Tensor, vocabulary_size: int) -> Tensor:
+    """Return ``tokens`` as int64 if they are (n, length) ids with at least one row and one place."""
+    check_ids(tokens, vocabulary_size)
+    if tokens.ndim != 2 or 0 in tokens.shape:
+        raise InputError(f"tokens {tuple(tokens.shape)}: expected (n, length), one sequence a row, none of them 0")
+    return tokens.long()
+
+
+def refuse_rows(faults: dict[str, Tensor]) -> None:
+    """Raise an InputError about the first row for which a fault, {what is wrong: (n,) bool}, holds."""
+    rows = torch.stack(list(faults.values()), 1)
+    if rows.any():
+        row, fault = rows.nonzero()[0].tolist()
+        raise InputError(f"tokens, row {row}: {list(faults)[fault]}; give sequences as sample() draws them")
+
+
+def balanced(groups: Tensor, group_count: int, labels: int, generator: torch.Generator) -> Tensor:
+    """Give each row a label from 0 to ``labels`` − 1, in random order and as equally often as can be.
+
+    Within a group no two labels' counts differ by more than one; which labels get the extra row is random,
+    and so is which row gets which label.
+
+    Args:
+        groups: (n,) int64, each row's group, below ``group_count``.
+        group_count: number of groups.
+        labels: number of labels.
+        generator: on the device of ``groups``.
+
+    Returns:
+        (n,) int64 labels.
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> balanced(torch.zeros(7, dtype=torch.int64), 1, 3, generator).bincount().sort().values
+    tensor([2, 2, 3])
+    """
+    device = groups.device
+    keys = groups + torch.rand(len(groups), dtype=torch.float64, generator=generator, device=device)
+    rows = keys.argsort()
+    group = groups[rows]
+    start = torch.searchsorted(group, torch.arange(group_count, device=device))
+    rank = torch.arange(len(groups), device=device) - start[group]
+    names = torch.rand(group_count, labels, generator=generator, device=device).argsort(1)
+    return torch.empty_like(groups).scatter_(0, rows, names[group, rank % labels])
+
+
+def uniform(high: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draw whole numbers, uniform from 0 to ``high`` − 1, for bounds ``high`` that broadcast to ``shape``."""
+    return (torch.rand(shape, dtype=torch.float64, generator=generator, device=high.device) * high).long()
+
+
+def letter_names(count: int) -> list[str]:
+    """Return the first ``count`` of a, b, …, z, aa, ab, …, zz, aaa, ….
+
+    >>> letter_names(28)[-3:]
+    ['z', 'aa', 'ab']
+    """
+    names = []
+    for i in range(count):
+        name = ""
+        while i >= 0:
+            i, letter = divmod(i, 26)
+            name = chr(ord("a") + letter) + name
+            i -= 1
+        names.append(name)
+    return names

@@ -1,0 +1,243 @@
+"""The number task and the letter task: follow a path of 1 to 4 hops from the last token to the answer.
+
+Both have a window of 17 tokens: 8 target tokens (places 0–7, the answer is one of them), 8 pre-target tokens
+(places 8–15) and the query (place 16). A path of h hops starts at the query, visits h − 1 pre-target places in
+strictly decreasing order, every choice of places being equally likely, and ends at a target place. Longer
+inputs get extra target tokens before the window, which the answer never needs.
+"""
+
+from functools import lru_cache
+from itertools import combinations
+from string import ascii_lowercase
+
+import torch
+from torch import Tensor
+
+from .batch import (
+    Batch,
+    Task,
+    balanced,
+    check_count,
+    check_generator,
+    check_sequences,
+    letter_names,
+    refuse_rows,
+    uniform,
+)
+
+TARGETS, PRE_TARGETS, WINDOW, MAX_HOPS = 8, 8, 17, 4
+
+
+@lru_cache
+def _stopovers(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Return all choices of pre-target places (93, 3), −1 where there are fewer, first row and count by hops − 1.
+
+    Kept for each device, because copying a table to a GPU makes the host wait.
+    """
+    choices = [list(combinations(range(WINDOW - 2, TARGETS - 1, -1), stops)) for stops in range(MAX_HOPS)]
+    table = [list(places) + [-1] * (MAX_HOPS - 1 - len(places)) for group in choices for places in group]
+    count = torch.tensor([len(group) for group in choices])
+    return torch.tensor(table).to(device), (count.cumsum(0) - count).to(device), count.to(device)
+
+
+def _draw_paths(
+    n: int, hops: int | None, length: int, labels: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw hops (n,), places (n, 5) with the answer's place repeated after the end, and labels (n,) of answers."""
+    device = generator.device
+    one_group = torch.zeros(n, dtype=torch.int64, device=device)
+    hop_class = balanced(one_group, 1, MAX_HOPS, generator) if hops is None else one_group + hops - 1
+    target = balanced(hop_class, MAX_HOPS, TARGETS, generator)[:, None]
+    label = balanced(hop_class, MAX_HOPS, labels, generator)
+    table, first, count = _stopovers(device)
+    stops = table[first[hop_class] + uniform(count[hop_class], (n,), generator)]
+    places = torch.cat([torch.full_like(target, WINDOW - 1), torch.where(stops < 0, target, stops), target], 1)
+    return hop_class + 1, places + (length - WINDOW), label
+
+
+def _public_path(places: Tensor, hops: Tensor) -> Tensor:
+    return places.masked_fill(torch.arange(MAX_HOPS + 1, device=hops.device) > hops[:, None], -1)
+
+
+def _check_sample(n: int, hops: int | None, length: int, generator: torch.Generator | None) -> torch.Generator:
+    check_count("n", n, 1)
+    if hops is not None:
+        check_count("hops", hops, 1, MAX_HOPS, "or None for all in equal share")
+    check_count("length", length, WINDOW, why="8 target tokens, 8 pre-target tokens and the query")
+    return check_generator(generator)
+
+
+class NumberTask(Task):
+    """From the last token, jump back by the integer found, until a letter: the answer.
+
+    120 letters (a…z, aa…dp; ids 0–119) and the integers 1–16 (ids 120–135). Target tokens are letters,
+    pre-target tokens and the query integers. Integers off the path are uniform over those that point inside
+    the window, letters off the path are uniform.
+
+    Source: 2605.31558, appendix B.1.
+
+    >>> task = NumberTask()
+    >>> batch = task.sample(4, hops=2)
+    >>> (task.solve(batch.tokens) == batch.answer).all()
+    tensor(True)
+    """
+
+    LETTERS = 120
+
+    def __init__(self) -> None:
+        self.vocabulary = letter_names(self.LETTERS) + [str(i) for i in range(1, WINDOW)]
+
+    def sample(
+        self, n: int, *, hops: int | None = None, length: int = 17, generator: torch.Generator | None = None
+    ) -> Batch:
+        """Draw ``n`` sequences on the generator's device.
+
+        Within each hop class, the counts of the answer's 8 places, and of its 120 values, differ by at most
+        one, each in a random order of its own.
+
+        Args:
+            n: number of sequences.
+            hops: 1–4, or None for all four in equal share (counts differ by at most one).
+            length: number of tokens, at least 17, the query included.
+            generator: source of randomness; None is a fresh CPU generator seeded 0.
+
+        Returns:
+            A `Batch` of n sequences, with path (n, 5).
+
+        Raises:
+            InputError: an argument of the wrong type or out of its range.
+
+        >>> task = NumberTask()
+        >>> batch = task.sample(1, hops=1)
+        >>> place = batch.path[0, 1]
+        >>> task.decode(batch.tokens[0, -1]) == str(16 - place.item())
+        True
+        """
+        generator = _check_sample(n, hops, length, generator)
+        device = generator.device
+        hops, places, answer = _draw_paths(n, hops, length, self.LETTERS, generator)
+        targets = torch.randint(self.LETTERS, (n, length - PRE_TARGETS - 1), generator=generator, device=device)
+        window_places = torch.arange(TARGETS, WINDOW, device=device)
+        integers = 1 + uniform(window_places, (n, PRE_TARGETS + 1), generator)
+        tokens = torch.cat([targets, self.LETTERS - 1 + integers], 1)
+        tokens.scatter_(1, places[:, :-1], self.LETTERS - 1 + places[:, :-1] - places[:, 1:])
+        tokens.scatter_(1, places[:, -1:], answer[:, None])
+        return Batch(tokens, answer, hops, _public_path(places, hops))
+
+    def solve(self, tokens: Tensor) -> Tensor:
+        """Return the answers (n,) of ``tokens`` (n, length), of any length and number of hops, by jumping.
+
+        Raises:
+            InputError: not (n, length) token ids, a last token that is no integer, or a jump out of the sequence.
+
+        >>> task = NumberTask()
+        >>> ids = [task.vocabulary.index(token) for token in ["b", "q", "1", "2"]]
+        >>> task.decode(task.solve(torch.tensor([ids])))
+        ['q']
+        """
+        tokens = check_sequences(tokens, len(self.vocabulary))
+        jump = (tokens - self.LETTERS + 1).clamp(min=0)
+        place = torch.full_like(tokens[:, :1], tokens.shape[1] - 1)
+        refuse_rows({"the last token is no integer": jump[:, -1] == 0})
+        while (step := jump.gather(1, place.clamp(min=0)).masked_fill(place < 0, 0)).any():
+            place = place - step
+        refuse_rows({"the path jumps out of the sequence": place[:, 0] < 0})
+        return tokens.gather(1, place)[:, 0]
+
+
+class LetterTask(Task):
+    """The second letter of the current pair names the first letter of the next, until a letter–integer pair.
+
+    Letters a–h, integers 1–8, each pair one token: target tokens are the 64 letter–integer pairs ("c2"; ids
+    0–63), pre-target tokens and the query the 64 letter–letter pairs ("dh"; ids 64–127). The letters that the
+    path follows are distinct, and each is the first letter of one token only, the next one on the path; all
+    other tokens, the query among them, start with other letters and end with anything.
+
+    Source: 2605.31558, appendix B.2.
+
+    >>> task = LetterTask()
+    >>> batch = task.sample(4, hops=3)
+    >>> (task.solve(batch.tokens) == batch.answer).all()
+    tensor(True)
+    """
+
+    LETTERS = 8
+
+    def __init__(self) -> None:
+        letters = ascii_lowercase[: self.LETTERS]
+        self.vocabulary = [a + b for seconds in ("12345678", letters) for a in letters for b in seconds]
+
+    def sample(
+        self, n: int, *, hops: int | None = None, length: int = 17, generator: torch.Generator | None = None
+    ) -> Batch:
+        """Draw ``n`` sequences on the generator's device.
+
+        Within each hop class, the counts of the answer's 8 places, and of its 64 values, differ by at most
+        one, each in a random order of its own.
+
+        Args:
+            n: number of sequences.
+            hops: 1–4, or None for all four in equal share (counts differ by at most one).
+            length: number of tokens, at least 17, the query included.
+            generator: source of randomness; None is a fresh CPU generator seeded 0.
+
+        Returns:
+            A `Batch` of n sequences, with path (n, 5).
+
+        Raises:
+            InputError: an argument of the wrong type or out of its range.
+
+        >>> task = LetterTask()
+        >>> batch = task.sample(1, hops=1)
+        >>> task.decode(batch.tokens[0, -1])[1] == task.decode(batch.answer[0])[0]
+        True
+        """
+        generator = _check_sample(n, hops, length, generator)
+        device, size = generator.device, self.LETTERS
+        hops, places, answer = _draw_paths(n, hops, length, size * size, generator)
+        # A random order of the letters, shifted so that the answer's comes first, then those that lead to it.
+        letters = torch.rand(n, size, generator=generator, device=device).argsort(1)
+        letters = (letters + (answer // size)[:, None] - letters[:, :1]) % size
+        back = hops[:, None] - 1 - torch.arange(MAX_HOPS, device=device)
+        followed = letters.gather(1, back.clamp(min=0))
+        off_path = hops[:, None] + uniform(size - hops[:, None], (n, length), generator)
+        first = letters.gather(1, off_path).scatter_(1, places[:, 1:], followed)
+        second = torch.randint(size, (n, length), generator=generator, device=device)
+        second.scatter_(1, places[:, :-1], followed)
+        second.scatter_(1, places[:, -1:], answer[:, None] % size)
+        tokens = size * first + second
+        tokens[:, -PRE_TARGETS - 1 :] += size * size
+        return Batch(tokens, answer, hops, _public_path(places, hops))
+
+    def solve(self, tokens: Tensor) -> Tensor:
+        """Return the answers (n,) of ``tokens`` (n, length), of any length and number of hops, by following letters.
+
+        Raises:
+            InputError: not (n, length) token ids, a last token that is no letter–letter pair, or a letter on
+                the path that starts no earlier token or more than one token.
+
+        >>> task = LetterTask()
+        >>> ids = [task.vocabulary.index(token) for token in ["b3", "c2", "ab", "da"]]
+        >>> task.decode(task.solve(torch.tensor([ids])))
+        ['b3']
+        """
+        tokens = check_sequences(tokens, len(self.vocabulary))
+        pairs = self.LETTERS**2
+        first, second = tokens % pairs // self.LETTERS, tokens % self.LETTERS
+        place = torch.full_like(tokens[:, :1], tokens.shape[1] - 1)
+        going = tokens[:, -1] >= pairs
+        refuse_rows({"the last token is no letter–letter pair": ~going})
+        missing, ambiguous = torch.zeros_like(going), torch.zeros_like(going)
+        while going.any():
+            matches = first == second.gather(1, place)
+            target = matches.int().argmax(1, keepdim=True)
+            ambiguous |= going & (matches.sum(1) > 1)
+            missing |= going & ~ambiguous & ~(matches.any(1) & (target < place)[:, 0])
+            going = going & ~missing & ~ambiguous
+            place = torch.where(going[:, None], target, place)
+            going = going & (tokens.gather(1, place)[:, 0] >= pairs)
+        refuse_rows({
+            "a letter on the path starts no earlier token": missing,
+            "a letter on the path starts more than one token": ambiguous,
+        })
+        return tokens.gather(1, place)[:, 0]
