@@ -19,6 +19,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -115,7 +116,7 @@ def evaluation_steps(steps: int, points: int) -> list[int]:
         ConfigError: fewer than two points, or more than there are steps.
 
     >>> evaluation_steps(100, 8)
-    [0, 1, 6, 33, 51, 67, 83, 100]
+    [0, 1, 5, 22, 25, 50, 75, 100]
     """
     for name, value in (("steps", steps), ("points", points)):
         if isinstance(value, bool) or not isinstance(value, int):
@@ -273,6 +274,10 @@ class Trainer:
 
     def run(self) -> Training:
         """Train to the end, from the start or from the checkpoint, and return what happened."""
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            return self._run()
+
+    def _run(self) -> Training:
         tokens, answers = self.source.batch(min(self.step, self.config.steps - 1))
         size = self.model.mask_size(*tokens.shape[1:])
         self.tokens, self.answers = tokens.clone(), answers.clone()
@@ -369,7 +374,7 @@ class Trainer:
         if self.evaluations and values.keys() != self.evaluations.keys():
             raise InputError(f"evaluate() returned {sorted(values)}, before {sorted(self.evaluations)}")
         for name, value in values.items():
-            self.evaluations.setdefault(name, []).append(value.detach().cpu())
+            self.evaluations.setdefault(name, []).append(value.detach().to("cpu", copy=True))
 
     def _lap(self, kind: str, clock: float) -> float:
         if self.device.type == "cuda":

@@ -411,7 +411,6 @@ class GPTJEnsemble(nn.Module):
             (len(dropouts) > 1, "its dropouts differ"),
             (theirs.layer_norm_epsilon != 1e-5, "layer_norm_epsilon is not 1e-5"),
             (inner % theirs.n_embd != 0, "n_inner is no multiple of n_embd"),
-            (theirs.rotary_dim is None and theirs.n_head > 1, "rotary_dim is None with several heads"),
             (model.lm_head.weight is model.transformer.wte.weight, "its output is tied to its embedding"),
         ]
         for refused, reason in reasons:
@@ -423,7 +422,7 @@ class GPTJEnsemble(nn.Module):
             layers=theirs.n_layer,
             heads=theirs.n_head,
             width=theirs.n_embd,
-            rotary_dim=None if theirs.rotary_dim in (None, width) else theirs.rotary_dim,
+            rotary_dim=None if theirs.rotary_dim == width else theirs.rotary_dim,
             mlp_ratio=inner // theirs.n_embd,
             dropout=dropouts.pop(),
             init_std=theirs.initializer_range,
