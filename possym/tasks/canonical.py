@@ -240,7 +240,8 @@ class PartialInductionTask(_PairTask):
 
     Symbols are uniform, given where the symbol asked for occurs last; attributes are uniform and independent,
     so that earlier occurrences say nothing about the answer. With the defaults and length 32 the symbol occurs
-    earlier too in three sequences of four. Vocabulary as in `RetrievalTask`.
+    earlier too in three sequences of four, and the attribute most often bound to it is the answer in 60 % of
+    them all (38 % at length 128): as far as content alone can go. Vocabulary as in `RetrievalTask`.
 
     Args:
         symbols: number of symbols, at least 2; the fewer, the more they repeat.

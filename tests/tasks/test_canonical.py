@@ -65,8 +65,8 @@ def test_hops_one_is_the_same_as_none(task):
 @named
 def test_answers_and_places_are_shuffled_apart(task):
     values = 32 if isinstance(task, IndexTask) else 8
-    batch = task.sample(31 * values * 4, generator=generator())
-    cells = 31 * values
+    cells = 32 * values
+    batch = task.sample(4 * cells, length=33, generator=generator())
     seen = len((batch.path[:, 1] * len(task.vocabulary) + batch.answer).unique())
     assert within(seen, cells * (1 - (1 - 1 / cells) ** (4 * cells)), sigmas=3)
 
@@ -95,6 +95,8 @@ def test_retrieval_symbols_are_distinct_and_uniform(length):
     assert within(batch.tokens[:, -1].bincount(minlength=1152)[1024:], torch.full((128,), n / 128))
     for place in (0, 1, length - 2):
         assert within(symbols[:, place].bincount(minlength=128), torch.full((128,), n / 128))
+        difference = (symbols[:, place] - symbols[:, place - 1]) % 128
+        assert within(difference.bincount(minlength=128)[1:], torch.full((127,), n / 127))
 
 
 @pytest.mark.parametrize("task", TASKS[1:], ids=["retrieval", "partial"])

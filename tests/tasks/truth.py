@@ -46,5 +46,6 @@ def letter_path(tokens):
     path = [len(tokens) - 1]
     while tokens[path[-1]].isalpha():
         (place,) = [k for k, token in enumerate(tokens) if token[0] == tokens[path[-1]][1]]
+        assert place < path[-1], "the path must lead to earlier places"
         path.append(place)
     return path
