@@ -158,7 +158,8 @@ class TokenTable:
     def __init__(self, tokens: Tensor, answers: Tensor, batch: int):
         """Keep both tensors compact, on their device."""
         if tokens.ndim != 3 or answers.shape != tokens.shape[:2]:
-            raise InputError(f"tokens {tuple(tokens.shape)}, answers {tuple(answers.shape)}: expected (E, N, T), (E, N)")
+            shapes = f"tokens {tuple(tokens.shape)}, answers {tuple(answers.shape)}"
+            raise InputError(f"{shapes}: expected (E, N, T) and (E, N)")
         if max(tokens.max(), answers.max()) > 32767:
             raise InputError("token ids beyond 32767 do not fit into int16")
         self.tokens, self.answers, self.size = tokens.to(torch.int16), answers.to(torch.int16), batch
@@ -402,7 +403,7 @@ class Trainer:
         try:
             with safe_open(self.checkpoint, "pt") as file:
                 metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
             progress = json.loads(metadata["progress"])
             if metadata["identity"] != self.identity:
                 stored, ours = json.loads(metadata["identity"]), json.loads(self.identity)

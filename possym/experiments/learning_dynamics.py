@@ -297,7 +297,12 @@ def tidy(values: dict[str, Tensor], axes: dict[str, Sequence[Any]]) -> pd.DataFr
 
 
 def accuracy_table(
-    values: dict[str, Tensor], points: Sequence[int], seeds: Sequence[int], split: str, batch: Batch, hops: Sequence[int]
+    values: dict[str, Tensor],
+    points: Sequence[int],
+    seeds: Sequence[int],
+    split: str,
+    batch: Batch,
+    hops: Sequence[int],
 ) -> pd.DataFrame:
     """Return accuracy and loss (points, E, 1 + hops) as a table."""
     chosen = {name: values[name].cpu() for name in ("accuracy", "loss")}

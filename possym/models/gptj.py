@@ -95,7 +95,7 @@ class GPTJConfig:
 
 
 class Trace(NamedTuple):
-    """Contents before rotation: queries (E, L, B, H, D) of the last place, keys (E, L, B, H, T, D); logits (E, B, V)."""
+    """Contents before rotation: the last place's queries (E, L, B, H, D), keys (E, L, B, H, T, D); logits (E, B, V)."""
 
     queries: Tensor
     keys: Tensor
@@ -343,7 +343,7 @@ class GPTJEnsemble(nn.Module):
         try:
             with safe_open(path, "pt") as file:
                 config = GPTJConfig(**json.loads((file.metadata() or {})["config"]))
-                weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                weights = {name: file.get_tensor(name) for name in file.keys()}
             return cls.from_weights(config, weights)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise ResultsError(f"{path} holds no GPT-J ensemble ({error}): give a file that save() wrote") from None
@@ -406,8 +406,9 @@ class GPTJEnsemble(nn.Module):
         theirs = model.config
         dropouts = {theirs.resid_pdrop, theirs.embd_pdrop, theirs.attn_pdrop}
         inner = theirs.n_inner or 4 * theirs.n_embd
+        same_gelu = theirs.activation_function in ("gelu_new", "gelu_pytorch_tanh")
         reasons = [
-            (theirs.activation_function not in ("gelu_new", "gelu_pytorch_tanh"), "activation_function is not gelu_new"),
+            (not same_gelu, "its activation_function is not gelu_new"),
             (len(dropouts) > 1, "its dropouts differ"),
             (theirs.layer_norm_epsilon != 1e-5, "layer_norm_epsilon is not 1e-5"),
             (inner % theirs.n_embd != 0, "n_inner is no multiple of n_embd"),

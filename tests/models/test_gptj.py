@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import GPTJConfig as TheirConfig
 from transformers import GPTJForCausalLM
-from transformers.models.gptj import modeling_gptj
 
 from possym import ConfigError, InputError, ResultsError, UnsupportedModelError
 from possym.models.gptj import GPTJConfig, GPTJEnsemble, Lookup, rotation
+from possym.rope import rotate
 from possym.scores import relocated_logits
 
 ONE_HEAD = GPTJConfig(20, layers=3, width=16, init_std=0.3)
@@ -109,39 +109,42 @@ def test_traces_give_the_attention_of_transformers(config):
     torch.testing.assert_close(trace.logits, model(tokens), atol=1e-5, rtol=0)
 
 
-class FixedDropout(nn.Module):
-    def __init__(self, keep, probability):
-        super().__init__()
-        self.factor = keep / (1 - probability)
-
-    def forward(self, x):
-        return x * self.factor
+def plain_gptj(model, member, tokens, masks):
+    """GPT-J for one member and one sequence (T,), place by place, head by head, with given dropout factors."""
+    config, w = model.config, {name: p[member] for name, p in model.named_parameters()}
+    T, C, H, D = len(tokens), config.width, config.heads, config.head_width
+    norm = lambda x, gain, bias: F.layer_norm(x, (C,), gain, bias)  # noqa: E731
+    x = w["embedding"][tokens] * masks["embedding"]
+    for layer in range(config.layers):
+        h = norm(x, w["norm_gain"][layer], w["norm_bias"][layer])
+        query, key, value = (h @ w[name][layer] for name in ("query", "key", "value"))
+        mixed = torch.zeros(T, C)
+        for head in range(H):
+            own = slice(head * D, (head + 1) * D)
+            places = torch.arange(T)
+            q, k = (rotate(each[:, own], places, config.frequencies, "interleaved") for each in (query, key))
+            for i in range(T):
+                weights = (k[: i + 1] @ q[i] / D**0.5).softmax(0) * masks["attention"][layer][head, i, : i + 1]
+                mixed[i, own] = weights @ value[: i + 1, own]
+        attended = (mixed @ w["attention_output"][layer]) * masks["attention_output"][layer]
+        hidden = F.gelu(h @ w["mlp_in"][layer] + w["mlp_in_bias"][layer], approximate="tanh")
+        processed = (hidden @ w["mlp_output"][layer] + w["mlp_output_bias"][layer]) * masks["mlp_output"][layer]
+        x = x + attended + processed
+    return norm(x, w["final_norm_gain"], w["final_norm_bias"]) @ w["head"] + w["head_bias"]
 
 
 @pytest.mark.parametrize("all_places", [True, False])
-def test_dropout_is_where_transformers_has_it(monkeypatch, all_places):
+def test_dropout_is_on_embedding_attention_and_both_outputs(all_places):
     model, tokens = shaken(TWO_HEADS, [3, 4]), random_tokens(2, 5, 7)
-    source = torch.Generator().manual_seed(5)
-    keep = torch.rand(2, model.mask_size(5, 7), generator=source) > 0.2
+    keep = torch.rand(2, model.mask_size(5, 7), generator=torch.Generator().manual_seed(5)) > 0.2
     shapes = model.mask_shape(5, 7)
-    sizes = [math.prod(shape) for shape in shapes.values()]
-    masks = {name: m.view(s) for (name, s), m in zip(shapes.items(), keep[1].split(sizes), strict=True)}
-
-    theirs = model.member_to_transformers(1)
-    theirs.set_attn_implementation("eager")
-    theirs.transformer.drop = FixedDropout(masks["embedding"], 0.2)
-    for layer, block in enumerate(theirs.transformer.h):
-        block.attn.resid_dropout = FixedDropout(masks["attention_output"][layer], 0.2)
-        block.mlp.dropout = FixedDropout(masks["mlp_output"][layer], 0.2)
-
-    def attend(module, query, key, value, attention_mask, scaling, **_):
-        logits = query @ key.mT * scaling + torch.full((7, 7), -math.inf).triu(1)
-        weights = logits.softmax(-1) * masks["attention"][module.layer_idx] / 0.8
-        return (weights @ value).transpose(1, 2), weights
-
-    monkeypatch.setattr(modeling_gptj, "eager_attention_forward", attend)
+    pieces = keep[1].split([math.prod(shape) for shape in shapes.values()])
+    factors = {name: piece.view(shape) / 0.8 for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
     with torch.no_grad():
-        expected = theirs(tokens[1]).logits
+        expected = torch.stack([
+            plain_gptj(model, 1, tokens[1, b], {n: f[b] if n == "embedding" else f[:, b] for n, f in factors.items()})
+            for b in range(5)
+        ])  # fmt: skip
         ours = model(tokens, keep=keep, all_places=all_places)[1]
         assert (model(tokens)[1] - expected[:, -1]).abs().max() > 0.1
     torch.testing.assert_close(ours, expected if all_places else expected[:, -1], atol=1e-5, rtol=0)

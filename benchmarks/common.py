@@ -1,0 +1,54 @@
+"""What the benchmarks share: timing and a report with provenance."""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from possym.results import atomic_write, environment
+
+
+def parser(description: str, output: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that every benchmark has."""
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    options.add_argument("--tiny", action="store_true", help="small sizes, to try the script on a CPU")
+    default = Path(__file__).parent / "results" / output
+    options.add_argument("--output", type=Path, default=default, help="JSON to write")
+    return options
+
+
+def median_ms(function: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
+    """Return the median milliseconds of a call over repeats, after one that is not counted."""
+    times = []
+    for _ in range(repeats + 1):
+        synchronize(device)
+        start = time.perf_counter()
+        function()
+        synchronize(device)
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times[1:])
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all it was asked."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def report(rows: list[dict], path: Path, device: torch.device, **facts: object) -> None:
+    """Print the rows as a table and write them to ``path`` with device, versions, commit and date."""
+    print(pd.DataFrame(rows).to_string(index=False))
+    for name, value in facts.items():
+        print(f"{name}: {value}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    record = {"date": date, **environment(str(device)), **facts, "rows": rows}
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(record, indent=1) + "\n")
