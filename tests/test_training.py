@@ -23,6 +23,8 @@ from possym.training import (
     learning_rates,
 )
 
+torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
+
 DEVICES = pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
 SIZES = GPTJConfig(12, layers=2, width=16, dropout=0.1, init_std=0.1)
 PLAN = TrainingConfig(steps=8, batch=4, learning_rate=1e-2, clip=0.5, warmup=3)

@@ -111,7 +111,7 @@ class Config(ExperimentConfig):
         evaluation_steps(self.steps, self.points)
         if self.steps * self.batch > self.training_sequences:
             raise ConfigError(
-                f"{self.steps} steps of {self.batch} need {self.steps * self.batch} training sequences, "
+                f"steps = {self.steps} with batch = {self.batch} need {self.steps * self.batch} training sequences, "
                 f"training_sequences = {self.training_sequences}: each is read once"
             )
 
