@@ -52,6 +52,7 @@ def prepare_for_page(notebook: nbformat.NotebookNode) -> None:
         tags = cell.metadata.get("tags", [])
         if "parameters" in tags:
             tags = sorted({*tags, "hide-input"})
+            cell.metadata["mystnb"] = {"code_prompt_show": "Parameters", "code_prompt_hide": "Parameters"}
         if "injected-parameters" in tags:
             tags = sorted({*tags, "remove-cell"})
         cell.metadata = nbformat.from_dict({**cell.metadata, "tags": tags} if tags else dict(cell.metadata))
