@@ -13,7 +13,7 @@ CODE = Path(workflow.basedir)
 BUILD = Path(config.get("build", "_build"))
 PRESET, COMPUTE = config.get("preset", "paper"), config.get("compute", "stored")
 STAGE, SITE = BUILD / "stage", BUILD / "html"
-FURNITURE = [*Path().glob("_assets/**/*"), *CODE.glob("_ext/*.py"), *Path().glob("references.bib")]
+FURNITURE = [*CODE.glob("_assets/**/*"), *CODE.glob("_ext/*.py"), *Path().glob("references.bib")]
 
 
 def pages(entry):
@@ -117,7 +117,7 @@ rule site:
             shutil.copy(name, STAGE / name)
         for folder in ("_assets", "_ext"):
             shutil.rmtree(STAGE / folder, ignore_errors=True)
-            shutil.copytree(folder, STAGE / folder, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(CODE / folder, STAGE / folder, ignore=shutil.ignore_patterns("__pycache__"))
         shell(
             "echo 'Building the pages' >&2; {params.jupyter_book:q} build {STAGE:q} --path-output {BUILD.parent:q}"
             " --all -W --keep-going -n > {log:q} 2>&1 || {{ cat {log:q} >&2; exit 1; }}"
@@ -126,5 +126,5 @@ rule site:
 
 onerror:
     failed = [line for log in BUILD.glob("logs/**/*.log") for line in log.read_text(encoding="utf-8").splitlines()
-              if " failed in code cell [" in line]
+              if " failed in the cell that begins " in line]
     print("\n".join(["", "Not everything was built.", *failed]), file=sys.stderr)

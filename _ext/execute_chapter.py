@@ -62,11 +62,9 @@ def prepare_for_page(notebook: nbformat.NotebookNode) -> None:
 
 def report(chapter: Path, error: PapermillExecutionError) -> str:
     """Chapter, cell, its source and the traceback."""
-    return (
-        f"\nFAILED {chapter}, code cell [{error.exec_count}]:\n\n{error.source.rstrip()}\n\n"
-        + "\n".join(error.traceback)
-        + f"\n\n{chapter} failed in code cell [{error.exec_count}]: {error.ename}: {error.evalue}"
-    )
+    first, *rest = error.source.strip().splitlines() or [""]
+    where = f"{chapter} failed in the cell that begins {first + (' ...' if rest else '')!r}"
+    return "\n".join(["", error.source.rstrip(), "", *error.traceback, "", f"{where}: {error.ename}: {error.evalue}"])
 
 
 def main() -> int:
