@@ -38,7 +38,7 @@ if MISSING:
     raise WorkflowError(f"_toc.yml names pages without a file: {', '.join(MISSING)}")
 NOTEBOOKS = [page for page in PAGES if runs(page)]
 TEXTS = [page for page in PAGES if page not in NOTEBOOKS]
-RESULTS = [path for path in Path("results").glob("*/*/manifest.json") if path.parts[2] != "smoke"]
+RESULTS = sorted(Path("results").glob(f"*/{PRESET}/manifest.json"))
 
 if BUILD.name != "_build":
     raise WorkflowError(f"build={BUILD}: the folder's own name must be _build, e.g. build=/tmp/somewhere/_build")

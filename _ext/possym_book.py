@@ -13,8 +13,9 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 
-from possym.plots import asset, vega_script
 from sphinx.errors import ExtensionError
+
+from possym.plots import asset, vega_script
 
 MATHJAX = "mathjax/tex-mml-chtml.js"
 FONTS = "output/chtml/fonts/woff-v2"

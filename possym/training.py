@@ -402,7 +402,7 @@ class Trainer:
         try:
             with safe_open(self.checkpoint, "pt") as file:
                 metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
             progress = json.loads(metadata["progress"])
             if metadata["identity"] != self.identity:
                 stored, ours = json.loads(metadata["identity"]), json.loads(self.identity)

@@ -343,7 +343,7 @@ class GPTJEnsemble(nn.Module):
         try:
             with safe_open(path, "pt") as file:
                 config = GPTJConfig(**json.loads((file.metadata() or {})["config"]))
-                weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                weights = {name: file.get_tensor(name) for name in file.keys()}
             return cls.from_weights(config, weights)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise ResultsError(f"{path} holds no GPT-J ensemble ({error}): give a file that save() wrote") from None

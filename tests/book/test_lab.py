@@ -56,6 +56,7 @@ def test_charts_and_widgets_answer_in_jupyterlab(lab, visit):
         page = v.page
         v.open(f"{lab}/lab/tree/chapters/one.md?token=secret")
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
         chart = page.locator("figure.possym-chart[data-drawn=true]")
