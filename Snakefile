@@ -125,6 +125,7 @@ rule site:
 
 
 onerror:
-    failed = [line for log in BUILD.glob("logs/**/*.log") for line in log.read_text(encoding="utf-8").splitlines()
-              if " failed in the cell that begins " in line]
+    marks = (" failed in the cell that begins ", "WARNING:", "ERROR:")
+    failed = [line for log in sorted(BUILD.glob("logs/**/*.log")) for line in log.read_text(encoding="utf-8").splitlines()
+              if any(mark in line for mark in marks)]
     print("\n".join(["", "Not everything was built.", *failed]), file=sys.stderr)

@@ -2,7 +2,7 @@
 
 * Vega (from vl-convert), MathJax (from django-static-mathjax) and the chart script (from possym) are put beside the
   pages, each loaded only by pages that need it;
-* a chart's still picture becomes a file, so that pages stay small;
+* a chart's still picture and its specification become files, so that pages stay small;
 * scripts of Thebe are dropped, and a page that loads a script or style from the network fails the build.
 """
 
@@ -10,6 +10,7 @@ import base64
 import hashlib
 import re
 import shutil
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,7 +20,11 @@ from possym.plots import asset, vega_script
 
 MATHJAX = "mathjax/tex-mml-chtml.js"
 FONTS = "output/chtml/fonts/woff-v2"
-STILL = re.compile(r'src="data:image/svg\+xml;base64,([^"]+)"')
+CHART = re.compile(
+    r'<figure class="possym-chart">(?P<before>.*?)src="data:image/svg\+xml;base64,(?P<still>[^"]+)"(?P<after>.*?)'
+    r'<script type="application/json">(?P<spec>.*?)</script></figure>',
+    re.DOTALL,
+)
 OUTSIDE = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
 NOT_FETCHED = re.compile(r"""<link\b[^>]*\brel=["']?(?:canonical|author|license|me)\b""")
 
@@ -47,8 +52,7 @@ def finish_page(app, pagename, templatename, context, doctree) -> None:
     if "possym-chart" in body:
         app.add_css_file("charts/charts.css")
         app.add_js_file("charts/charts.js", loading_method="defer")
-        up = "../" * pagename.count("/")
-        context["body"] = STILL.sub(lambda match: f'src="{up}{store_still(app, match[1])}" loading="lazy"', body)
+        context["body"] = CHART.sub(partial(store_chart, Path(app.outdir), "../" * pagename.count("/")), body)
 
 
 def is_thebe(item) -> bool:
@@ -57,13 +61,19 @@ def is_thebe(item) -> bool:
     return "thebe" in f"{getattr(item, 'filename', item)} {attributes.get('body', '')}"
 
 
-def store_still(app, encoded: str) -> str:
-    """Write one still picture, named by its content; its path from the site's root."""
-    picture = base64.b64decode(encoded)
-    path = Path("_images") / f"chart-{hashlib.sha256(picture).hexdigest()[:16]}.svg"
-    (Path(app.outdir) / path).parent.mkdir(exist_ok=True)
-    (Path(app.outdir) / path).write_bytes(picture)
-    return path.as_posix()
+def store_chart(site: Path, up: str, chart: re.Match) -> str:
+    """Write a chart's still and specification, named by their content; the figure that points to them."""
+    still, spec = base64.b64decode(chart["still"]), chart["spec"]
+    picture = f"_images/chart-{hashlib.sha256(still).hexdigest()[:16]}.svg"
+    name = hashlib.sha256(spec.encode()).hexdigest()[:16]
+    script = f"(window.possymSpecs ??= {{}})[{name!r}] = {spec};\n"
+    for path, content in ((picture, still), (f"_static/charts/specs/{name}.js", script.encode())):
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_bytes(content)
+    return (
+        f'<figure class="possym-chart" data-spec="{name}">{chart["before"]}src="{up}{picture}" loading="lazy"'
+        f"{chart['after']}</figure>"
+    )
 
 
 def refuse_outside_addresses(app, exception) -> None:

@@ -7,19 +7,30 @@
   const NARROW = 560; // pixels below which charts that stand side by side go one under the other
   const AXES = 80; // pixels that a panel's axis and spacing take
   const source = document.currentScript && document.currentScript.src;
-  let vega = null;
+  const loaded = new Map(); // address -> promise of the script there
   let queue = Promise.resolve();
 
-  function loadVega() {
-    if (window.vegaEmbed) return Promise.resolve();
-    vega = vega || new Promise((resolve, reject) => {
-      const script = document.createElement("script");
-      script.src = new URL("vega.js", source).href;
-      script.onload = resolve;
-      script.onerror = () => reject(new Error("could not load " + script.src));
-      document.head.append(script);
-    });
-    return vega;
+  function load(address) {
+    if (!loaded.has(address)) {
+      loaded.set(address, new Promise((resolve, reject) => {
+        const script = document.createElement("script");
+        script.src = address;
+        script.onload = resolve;
+        script.onerror = () => reject(new Error("could not load " + address));
+        document.head.append(script);
+      }));
+    }
+    return loaded.get(address);
+  }
+
+  const loadVega = () => (window.vegaEmbed ? null : load(new URL("vega.js", source).href));
+
+  // A specification stands in the figure, or in a script beside the page (JSON itself cannot be fetched from disk).
+  async function specOf(figure) {
+    const inline = figure.querySelector('script[type="application/json"]');
+    if (inline) return JSON.parse(inline.textContent);
+    await load(new URL("specs/" + figure.dataset.spec + ".js", source).href);
+    return window.possymSpecs[figure.dataset.spec];
   }
 
   // Vega-Lite lets only a single panel fill its container; panels in rows or facets get their share here.
@@ -100,7 +111,7 @@
     queue = queue.then(async () => {
       try {
         await loadVega();
-        const spec = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
+        const spec = await specOf(figure);
         await embed(figure, spec);
         if (isCompound(spec)) redrawOnResize(figure, spec);
       } catch (error) {

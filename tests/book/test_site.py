@@ -29,7 +29,7 @@ def pages(site) -> list[str]:
 
 @pytest.fixture(scope="session")
 def chart_pages(site, pages) -> list[str]:
-    found = [page for page in pages if 'class="possym-chart"' in (site / page).read_text(encoding="utf-8")]
+    found = [page for page in pages if '<figure class="possym-chart"' in (site / page).read_text(encoding="utf-8")]
     assert found, "no page of the book has a chart"
     return found
 
