@@ -1,0 +1,89 @@
+"""Run one chapter (Jupytext MyST text) with papermill and write the executed notebook.
+
+python _ext/execute_chapter.py chapters/01-heads.md _build/stage/chapters/01-heads.ipynb --preset smoke --compute always
+
+The notebook appears only when every cell has run. Otherwise the report on standard error names the chapter and the
+cell and shows its output, and the exit status is 1.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, never one of the same name elsewhere
+
+import jupytext
+import nbformat
+import papermill
+from papermill.exceptions import PapermillExecutionError
+
+
+def execute(chapter: Path, notebook: Path, parameters: dict[str, str]) -> None:
+    """Run ``chapter`` in the current folder with ``parameters`` and write ``notebook`` in one step."""
+    notebook.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=notebook.parent, prefix=".running-") as folder:
+        source, executed = Path(folder, "source.ipynb"), Path(folder, "executed.ipynb")
+        jupytext.write(jupytext.read(chapter), source)
+        if not has_parameters_cell(source):
+            parameters = {}
+        papermill.execute_notebook(
+            source, executed, parameters, kernel_name="python3", cwd=Path.cwd(), progress_bar=sys.stderr.isatty()
+        )
+        finished = nbformat.read(executed, as_version=4)
+        prepare_for_page(finished)
+        nbformat.write(finished, executed)
+        os.replace(executed, notebook)
+
+
+def has_parameters_cell(notebook: Path) -> bool:
+    """Whether a cell is tagged ``parameters``: pages such as the landing page may have none."""
+    cells = nbformat.read(notebook, as_version=4).cells
+    return any("parameters" in cell.metadata.get("tags", []) for cell in cells)
+
+
+def prepare_for_page(notebook: nbformat.NotebookNode) -> None:
+    """Fold the parameters, hide the injected ones, and drop what papermill and widgets left behind."""
+    notebook.metadata.pop("papermill", None)
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags", [])
+        if "parameters" in tags:
+            tags = sorted({*tags, "hide-input"})
+            cell.metadata["mystnb"] = {"code_prompt_show": "Parameters", "code_prompt_hide": "Parameters"}
+        if "injected-parameters" in tags:
+            tags = sorted({*tags, "remove-cell"})
+        cell.metadata = nbformat.from_dict({**cell.metadata, "tags": tags} if tags else dict(cell.metadata))
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+
+
+def report(chapter: Path, error: PapermillExecutionError) -> str:
+    """Chapter, cell, its source and the traceback."""
+    first, *rest = error.source.strip().splitlines() or [""]
+    where = f"{chapter} failed in the cell that begins {first + (' ...' if rest else '')!r}"
+    return "\n".join(["", error.source.rstrip(), "", *error.traceback, "", f"{where}: {error.ename}: {error.evalue}"])
+
+
+def main() -> int:
+    """Parse the command line, run, report; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("chapter", type=Path)
+    parser.add_argument("notebook", type=Path)
+    parser.add_argument("--preset", default="paper")
+    parser.add_argument("--compute", default="stored", choices=["stored", "auto", "always"])
+    arguments = parser.parse_args()
+    start = time.perf_counter()
+    try:
+        execute(arguments.chapter, arguments.notebook, {"preset": arguments.preset, "compute": arguments.compute})
+    except PapermillExecutionError as error:
+        print(report(arguments.chapter, error), file=sys.stderr)
+        return 1
+    print(f"{arguments.chapter} ran in {time.perf_counter() - start:.1f} s", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

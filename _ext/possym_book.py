@@ -1,0 +1,98 @@
+"""Sphinx extension of the book: everything a page needs travels with it, nothing is fetched from elsewhere.
+
+* Vega (from vl-convert), MathJax (from django-static-mathjax) and the chart script (from possym) are put beside the
+  pages, each loaded only by pages that need it;
+* a chart's still picture and its specification become files, so that pages stay small;
+* scripts of Thebe are dropped, and a page that loads a script or style from the network fails the build.
+"""
+
+import base64
+import hashlib
+import re
+import shutil
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+
+from sphinx.errors import ExtensionError
+
+from possym.plots import asset, vega_script
+
+MATHJAX = "mathjax/tex-mml-chtml.js"
+FONTS = "output/chtml/fonts/woff-v2"
+CHART = re.compile(
+    r'<figure class="possym-chart">(?P<before>.*?)src="data:image/svg\+xml;base64,(?P<still>[^"]+)"(?P<after>.*?)'
+    r'<script type="application/json">(?P<spec>.*?)</script></figure>',
+    re.DOTALL,
+)
+OUTSIDE = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
+NOT_FETCHED = re.compile(r"""<link\b[^>]*\brel=["']?(?:canonical|author|license|me)\b""")
+
+
+def add_assets(app) -> None:
+    """Write the scripts into a folder that Sphinx copies to ``_static``."""
+    static = Path(app.doctreedir) / "possym_static"
+    charts, mathjax = static / "charts", static / "mathjax"
+    for folder in (charts, mathjax / FONTS):
+        folder.mkdir(parents=True, exist_ok=True)
+    (charts / "vega.js").write_text(vega_script(), encoding="utf-8")
+    for name in ("charts.js", "charts.css"):
+        shutil.copy(asset(name), charts / name)
+    installed = Path(str(files("mathjax"))) / "static/mathjax/es5"
+    shutil.copy(installed / Path(MATHJAX).name, mathjax)
+    shutil.copytree(installed / FONTS, mathjax / FONTS, dirs_exist_ok=True)
+    app.config.html_static_path.append(str(static))
+
+
+def finish_page(app, pagename, templatename, context, doctree) -> None:
+    """Add the chart script where there is a chart, move stills to files, drop Thebe."""
+    context["script_files"][:] = [script for script in context["script_files"] if not is_thebe(script)]
+    context["css_files"][:] = [style for style in context["css_files"] if not is_thebe(style)]
+    body = context.get("body") or ""
+    if "possym-chart" in body:
+        app.add_css_file("charts/charts.css")
+        app.add_js_file("charts/charts.js", loading_method="defer")
+        context["body"] = CHART.sub(partial(store_chart, Path(app.outdir), "../" * pagename.count("/")), body)
+
+
+def is_thebe(item) -> bool:
+    """Whether a script or style of a page is Thebe's."""
+    attributes = getattr(item, "attributes", {})
+    return "thebe" in f"{getattr(item, 'filename', item)} {attributes.get('body', '')}"
+
+
+def store_chart(site: Path, up: str, chart: re.Match) -> str:
+    """Write a chart's still and specification, named by their content; the figure that points to them."""
+    still, spec = base64.b64decode(chart["still"]), chart["spec"]
+    picture = f"_images/chart-{hashlib.sha256(still).hexdigest()[:16]}.svg"
+    name = hashlib.sha256(spec.encode()).hexdigest()[:16]
+    script = f"(window.possymSpecs ??= {{}})[{name!r}] = {spec};\n"
+    for path, content in ((picture, still), (f"_static/charts/specs/{name}.js", script.encode())):
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_bytes(content)
+    return (
+        f'<figure class="possym-chart" data-spec="{name}">{chart["before"]}src="{up}{picture}" loading="lazy"'
+        f"{chart['after']}</figure>"
+    )
+
+
+def refuse_outside_addresses(app, exception) -> None:
+    """Fail the build when a page would fetch something from the network."""
+    if exception or app.builder.format != "html":
+        return
+    found = []
+    for page in sorted(Path(app.outdir).rglob("*.html")):
+        for match in OUTSIDE.finditer(page.read_text(encoding="utf-8")):
+            if not NOT_FETCHED.match(match[0]):
+                found.append(f"{page.relative_to(app.outdir)} loads {match[1]}")
+    if found:
+        raise ExtensionError("pages must work without a network, but " + "; ".join(found))
+
+
+def setup(app) -> dict:
+    """Register the handlers."""
+    app.config.mathjax_path = MATHJAX
+    app.connect("builder-inited", add_assets)
+    app.connect("html-page-context", finish_page, priority=900)
+    app.connect("build-finished", refuse_outside_addresses)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

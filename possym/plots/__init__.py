@@ -1,0 +1,194 @@
+"""The book's charts: colours, Altair theme, shared marks and the renderer that needs no network.
+
+* ``POSITIONAL``, ``SYMBOLIC``, ``NEUTRAL``: one colour each through the whole book;
+* ``CATEGORIES``: Okabe and Ito's other colours, for everything else;
+* ``enable()``: theme and renderer on, called once at the top of a chapter;
+* ``kind_color``, ``interval_band``: marks that several charts share.
+
+Text, axes and rules are drawn in ``currentColor`` (``INK``): a chart takes the colour of the text around it, so
+light and dark pages show the same drawing and nothing is drawn again when the mode changes.
+A subject's charts live in a module of their own beside this one.
+"""
+
+import base64
+import json
+import os
+from functools import cache
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+import altair as alt
+import vl_convert
+
+POSITIONAL = "#0072B2"
+SYMBOLIC = "#D55E00"
+NEUTRAL = "#7f7f7f"
+INK = "currentColor"
+CATEGORIES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", NEUTRAL, "#F0E442")
+KINDS = {"positional": POSITIONAL, "symbolic": SYMBOLIC, "neither": NEUTRAL}
+
+__all__ = ["CATEGORIES", "INK", "KINDS", "NEUTRAL", "POSITIONAL", "SYMBOLIC", "enable", "interval_band", "kind_color"]
+
+_FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+_STILL_WIDTH = 640
+
+
+def enable() -> None:
+    """Turn on the book's theme and renderer; in JupyterLab also load the drawing script, once per notebook.
+
+    >>> enable()
+    >>> alt.renderers.active, alt.theme.active
+    ('possym', 'possym')
+    """
+    alt.theme.enable("possym")
+    alt.renderers.enable("possym")
+    alt.data_transformers.disable_max_rows()
+    if "JPY_SESSION_NAME" in os.environ:  # a kernel with a page in front of it; batch runs leave their output small
+        from IPython.display import display
+
+        display({"text/html": _lab_scripts(), "text/plain": ""}, raw=True)
+
+
+def kind_color(field: str = "kind", title: str | None = None) -> alt.Color:
+    """Colour encoding of a column that holds the names in ``KINDS``.
+
+    >>> kind_color("head").to_dict()["scale"]["range"][:2]
+    ['#0072B2', '#D55E00']
+    """
+    return alt.Color(f"{field}:N", title=title).scale(domain=list(KINDS), range=list(KINDS.values()))
+
+
+def interval_band(data, x: alt.X, y: str, low: str, high: str, color=POSITIONAL) -> alt.LayerChart:
+    """A line through column ``y`` over a band from column ``low`` to column ``high``.
+
+    ``color`` is a colour or an Altair encoding, the same for line and band.
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"step": [0, 1], "mean": [0.2, 0.4], "low": [0.1, 0.3], "high": [0.3, 0.5]})
+    >>> chart = interval_band(table, alt.X("step:Q"), "mean", "low", "high")
+    >>> [layer["mark"]["type"] for layer in chart.to_dict()["layer"]]
+    ['area', 'line']
+    """
+    channel = color if isinstance(color, alt.Color) else alt.value(color)
+    base = alt.Chart(data).encode(x=x, color=channel)
+    axis = alt.Y(f"{y}:Q")
+    band = base.mark_area(opacity=0.2).encode(y=alt.Y(f"{low}:Q").title(axis.shorthand.split(":")[0]), y2=f"{high}:Q")
+    return band + base.mark_line().encode(y=axis)
+
+
+@alt.theme.register("possym", enable=False)
+def _theme() -> alt.theme.ThemeConfig:
+    label = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500}
+    return {
+        "config": {
+            "background": "transparent",
+            "font": _FONT,
+            "view": {"stroke": None, "continuousHeight": 300, "continuousWidth": 420},
+            "title": {
+                "color": INK, "subtitleColor": INK, "anchor": "start", "fontSize": 14, "fontWeight": 600,
+                "subtitleFontSize": 12, "offset": 12,
+            },
+            "axis": {
+                **label, "labelOpacity": 0.85, "domainColor": INK, "domainOpacity": 0.45, "gridColor": INK,
+                "gridOpacity": 0.1, "tickColor": INK, "tickOpacity": 0.45, "tickSize": 4, "labelPadding": 4,
+                "titlePadding": 8,
+            },
+            "axisX": {"grid": False},
+            "header": {**label, "labelFontWeight": 500},
+            "legend": {**label, "labelOpacity": 0.85, "orient": "top", "symbolSize": 90, "labelLimit": 0, "offset": 6},
+            "line": {"strokeWidth": 2.25},
+            "point": {"filled": True, "size": 50},
+            "rule": {"color": INK, "opacity": 0.6},
+            "text": {"color": INK, "fontSize": 12},
+            "tick": {"color": INK},
+            "range": {
+                "category": list(CATEGORIES),
+                "diverging": [POSITIONAL, "#efefef", SYMBOLIC],
+                "heatmap": {"scheme": "viridis"},
+                "ramp": {"scheme": "viridis"},
+            },
+        }
+    }  # fmt: skip
+
+
+def _render(spec: dict, **_) -> dict[str, str]:
+    """MIME bundle of one chart: title, still picture and specification; ``charts.js`` turns the still into a chart."""
+    spec = _rounded(spec)
+    spec.pop("$schema", None)
+    title = spec.pop("title", None)
+    faceted = {"row", "column", "facet"} & set(spec.get("encoding", {}))
+    if ("mark" in spec or "layer" in spec) and not faceted and "width" not in spec:
+        spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+    description = spec.get("description") or " ".join(_lines(_text(title, "text"))) or "Chart without a description"
+    spec["description"] = description
+    html = (
+        f'<figure class="possym-chart">{_caption(title)}<div class="possym-view">'
+        f'<img class="possym-still" alt="{escape(description)}" '
+        f'src="data:image/svg+xml;base64,{base64.b64encode(_still(spec).encode()).decode()}"></div>'
+        f'<script type="application/json">{_script_json(spec)}</script></figure>'
+    )
+    return {"text/html": html, "text/plain": description}
+
+
+alt.renderers.register("possym", _render)
+
+
+def _still(spec: dict) -> str:
+    """The chart as an SVG picture, at a fixed width."""
+    spec = spec | ({"width": _STILL_WIDTH} if spec.get("width") == "container" else {})
+    return vl_convert.vegalite_to_svg(spec, vl_version=alt.SCHEMA_VERSION.rpartition(".")[0])
+
+
+def _rounded(spec: dict) -> dict:
+    """A copy with numbers at six significant digits: no eye sees more, and the page is half as long."""
+    return json.loads(json.dumps(spec), parse_float=lambda number: float(f"{float(number):.6g}"))
+
+
+def _script_json(spec: dict) -> str:
+    return json.dumps(spec, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _text(title: str | list | dict | None, part: str) -> str | list:
+    if isinstance(title, dict):
+        return title.get(part) or ""
+    return (title or "") if part == "text" else ""
+
+
+def _lines(text: str | list) -> list[str]:
+    return [text] if isinstance(text, str) else text
+
+
+def _caption(title: str | list | dict | None) -> str:
+    """Title and subtitle as HTML, which wraps on a narrow page as a drawn title cannot."""
+    head, rest = (escape(" ".join(_lines(_text(title, part)))) for part in ("text", "subtitle"))
+    if not head:
+        return ""
+    return f"<figcaption><strong>{head}</strong>{f'<span>{rest}</span>' if rest else ''}</figcaption>"
+
+
+@cache
+def vega_script() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, from the installed vl-convert.
+
+    >>> "vegaEmbed" in vega_script()
+    True
+    """
+    bundle = vl_convert.javascript_bundle(vl_version=alt.SCHEMA_VERSION.rpartition(".")[0])
+    return f"(function(){{{bundle}\n}})();"  # the bundle's one-letter names stay out of the page's own
+
+
+def asset(name: str) -> Path:
+    """Path of ``charts.js`` or ``charts.css``.
+
+    >>> asset("charts.js").name
+    'charts.js'
+    """
+    return Path(str(files("possym.plots"))) / name
+
+
+def _lab_scripts() -> str:
+    style, script = (asset(name).read_text(encoding="utf-8") for name in ("charts.css", "charts.js"))
+    # A script element would end at the first "</script" inside the text.
+    vega, script = (text.replace("</script", "<\\/script") for text in (vega_script(), script))
+    return f"<style>{style}</style><script>{vega}</script><script>{script}</script>"

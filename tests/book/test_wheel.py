@@ -1,0 +1,63 @@
+"""The wheel, installed where the checkout cannot be seen, is whole and works."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.book
+
+ROOT = Path(__file__).resolve().parents[2]
+USE = """
+import importlib.resources, pathlib, sys
+import torch
+import possym
+from possym import plots, scores
+import altair as alt, pandas as pd
+
+home = pathlib.Path(possym.__file__).resolve().parent
+assert home.is_relative_to(sys.prefix), home
+relocated = torch.tensor([[0.0, 1.0], [0.0, 1.0]])  # the logit depends on the place alone
+result = scores.swap_scores(relocated)
+assert float(result.positional) > 0.99, result
+plots.enable()
+chart = alt.Chart(pd.DataFrame({"x": [1, 2]}), title="Two points").mark_point().encode(x="x:Q")
+assert "possym-chart" in chart._repr_mimebundle_()["text/html"]
+assert "vegaEmbed" in plots._lab_scripts() and "possymCharts" in plots._lab_scripts()
+print(*sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()), sep="\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """A new virtual environment with the wheel; the dependencies are those of the running one."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    shutil.copytree(ROOT / "possym", source / "possym", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder / "dist", source)
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
+    python = folder / "venv/bin/python"
+    (wheel,) = (folder / "dist").glob("possym-*.whl")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = folder / "venv/lib" / version / "site-packages"
+    (packages / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return python
+
+
+def run(*command, **options) -> str:
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_wheel_is_whole_and_works(installed, tmp_path):
+    listed = run(installed, "-I", "-c", USE, cwd=tmp_path).splitlines()
+    there = {name for name in listed if "__pycache__" not in name}
+    here = {str(path.relative_to(ROOT / "possym")) for path in (ROOT / "possym").rglob("*") if path.is_file()}
+    assert there == {name for name in here if "__pycache__" not in name}
