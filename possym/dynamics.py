@@ -1,14 +1,14 @@
 """Summaries of a training study: tables of single seeds in, tables that charts and claims read out.
 
-Tables in: ``accuracy`` (task, seed, step, hops, accuracy) and ``scores`` (task, seed, step, layer, positional,
-symbolic, entropy), one row an evaluation. Every summary keeps the seeds apart until `over_seeds` joins them.
+Tables in are those of `possym.experiments.learning_dynamics`. Every summary keeps the seeds apart until
+`over_seeds` joins them.
 """
 
 import pandas as pd
-import torch
 
 from .errors import InputError
-from .scores import purity
+
+SIGNS = {"positional": 1, "symbolic": -1}
 
 
 def over_seeds(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
@@ -32,77 +32,60 @@ def over_seeds(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
     return summary.replace([float("inf")], float("nan"))
 
 
-def overall_accuracy(accuracy: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracy over all hop counts in equal share: columns task, seed, step, accuracy."""
-    need(accuracy, ["task", "seed", "step", "hops", "accuracy"])
-    return accuracy.groupby(["task", "seed", "step"], as_index=False)["accuracy"].mean()
-
-
 def learnt_steps(accuracy: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
     """Return the first evaluated step at which each hop count reaches ``level`` (task, seed, hops, step).
 
-    NaN where it never does.
+    Validation accuracy counts; NaN where it never gets there.
 
     Raises:
         InputError: a column is missing, or ``level`` is not between 0 and 1.
 
-    >>> table = pd.DataFrame({"task": "number", "seed": 0, "hops": 1, "step": [0, 50, 100],
+    >>> table = pd.DataFrame({"task": "number", "seed": 0, "split": "validation", "hops": 1, "step": [0, 50, 100],
     ...                       "accuracy": [0.1, 0.95, 0.97]})
     >>> learnt_steps(table)["step"].tolist()
     [50.0]
     """
-    need(accuracy, ["task", "seed", "step", "hops", "accuracy"])
     if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level <= 1:
         raise InputError(f"level = {level!r}: give an accuracy above 0 and at most 1")
-    reached = accuracy["step"].where(accuracy["accuracy"] >= level)
-    return accuracy.assign(step=reached).groupby(["task", "seed", "hops"], as_index=False)["step"].min()
+    single = validation(accuracy)
+    single = single[single["hops"] > 0]
+    reached = single["step"].where(single["accuracy"] >= level)
+    return single.assign(step=reached).groupby(["task", "seed", "hops"], as_index=False)["step"].min()
 
 
 def best_steps(accuracy: pd.DataFrame) -> pd.DataFrame:
-    """Return the first step of the best overall accuracy (task, seed, step, accuracy)."""
-    overall = overall_accuracy(accuracy).sort_values(["accuracy", "step"], ascending=[False, True])
-    return overall.groupby(["task", "seed"], as_index=False).first().sort_values(["task", "seed"])
+    """Return the first step of the best validation accuracy over all hop counts (task, seed, step, accuracy)."""
+    overall = validation(accuracy)
+    overall = overall[overall["hops"] == 0].sort_values(["accuracy", "step"], ascending=[False, True])
+    return overall.groupby(["task", "seed"], as_index=False)[["step", "accuracy"]].first()
 
 
-def head_kinds(scores: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:
-    """Return each head's kind at the end of training (task, seed, layer, kind, since).
+def final_accuracy(accuracy: pd.DataFrame) -> pd.DataFrame:
+    """Return the test accuracy at the end, by hop count, 0 for all together (task, seed, hops, accuracy)."""
+    need(accuracy, ["task", "seed", "split", "hops", "accuracy"])
+    return accuracy.loc[accuracy["split"] == "test", ["task", "seed", "hops", "accuracy"]].reset_index(drop=True)
 
-    A head is pure if one score is at least 1 − ``gamma`` and the other at most ``gamma`` from some step to the
-    end; ``since`` is that step (NaN for a head that is not pure). ``kind`` is ``"positional"``, ``"symbolic"``
-    or ``"neither"``.
 
-    Source: 2605.31558, Figs. 2 and 7; "converged" read as: from some evaluation to the last one.
+def validation(accuracy: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the validation split."""
+    need(accuracy, ["task", "seed", "split", "step", "hops", "accuracy"])
+    return accuracy[accuracy["split"] == "validation"]
 
-    >>> table = pd.DataFrame({"task": "letter", "seed": 0, "layer": 3, "step": [0, 50, 100],
-    ...                       "positional": [1.0, 0.04, 0.02], "symbolic": [1.0, 0.97, 0.99]})
-    >>> head_kinds(table)[["kind", "since"]].values.tolist()
-    [['symbolic', 50.0]]
+
+def pure_counts(heads: pd.DataFrame) -> pd.DataFrame:
+    """Return how many heads of each model end pure (task, seed, gamma, kind, heads), zeros included.
+
+    >>> heads = pd.DataFrame({"task": "letter", "seed": 0, "layer": [0, 1], "gamma": 0.1, "kind": [-1, 0]})
+    >>> pure_counts(heads)[["kind", "heads"]].values.tolist()
+    [['positional', 0], ['symbolic', 1]]
     """
-    need(scores, ["task", "seed", "step", "layer", "positional", "symbolic"])
-    ordered = scores.sort_values(["task", "seed", "layer", "step"], ignore_index=True)
-    pair = [torch.tensor(ordered[name].to_numpy(float)) for name in ("positional", "symbolic")]
-    ordered["kind"] = purity(*pair, gamma=gamma).numpy()
-    head = ["task", "seed", "layer"]
-    ordered["final"] = ordered.groupby(head)["kind"].transform("last")
-    # A step counts when no later evaluation, itself included, differs from the last one.
-    differs = (ordered["kind"] != ordered["final"]).astype(int)
-    later = differs[::-1].groupby([ordered[name] for name in head]).cumsum()[::-1]
-    stable = ordered["step"].where((later == 0) & (ordered["final"] != 0))
-    kinds = ordered.assign(since=stable).groupby(head, as_index=False).agg(kind=("final", "last"), since=("since", "min"))
-    kinds["kind"] = kinds["kind"].map({1: "positional", -1: "symbolic", 0: "neither"})
-    return kinds
-
-
-def pure_counts(scores: pd.DataFrame, gammas: tuple[float, ...] = (0.1, 0.05)) -> pd.DataFrame:
-    """Return how many heads of each model end pure (task, seed, gamma, kind, heads), zeros included."""
-    counts = []
-    for gamma in gammas:
-        kinds = head_kinds(scores, gamma)
-        for (task, seed), model in kinds.groupby(["task", "seed"]):
-            for kind in ("positional", "symbolic"):
-                heads = int((model["kind"] == kind).sum())
-                counts.append({"task": task, "seed": seed, "gamma": gamma, "kind": kind, "heads": heads})
-    return pd.DataFrame(counts)
+    need(heads, ["task", "seed", "gamma", "kind"])
+    groups = heads.groupby(["task", "seed", "gamma"])["kind"]
+    counts = [
+        groups.agg(lambda kinds, sign=sign: (kinds == sign).sum()).rename("heads").reset_index().assign(kind=kind)
+        for kind, sign in SIGNS.items()
+    ]
+    return pd.concat(counts, ignore_index=True)[["task", "seed", "gamma", "kind", "heads"]]
 
 
 def normalised_entropy(scores: pd.DataFrame) -> pd.DataFrame:

@@ -1,13 +1,13 @@
 """Charts of training: accuracy by hops, and what every head's scores do meanwhile.
 
-Tables in, as `possym.dynamics` describes them. Charts show the median over seeds and the range between the
+Tables in are those of `possym.experiments.learning_dynamics`. Charts show the median over seeds and the range between the
 smallest and the largest seed, unless a single seed is chosen.
 """
 
 import altair as alt
 import pandas as pd
 
-from ..dynamics import learnt_steps, need, normalised_entropy, over_seeds
+from ..dynamics import learnt_steps, need, normalised_entropy, over_seeds, validation
 from ..errors import InputError
 from ..published import published
 from . import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, kind_color
@@ -20,13 +20,14 @@ def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
     """Return accuracy over training, one line for each hop count; a menu picks the median or a single seed.
 
     Args:
-        accuracy: columns task, seed, step, hops, accuracy.
+        accuracy: columns task, seed, split, step, hops, accuracy; the validation split is shown.
         task: ``"number"`` or ``"letter"``.
 
     Raises:
         InputError: a column is missing, or no row belongs to the task.
     """
-    table = of_task(accuracy, task, ["seed", "step", "hops", "accuracy"])
+    table = validation(of_task(accuracy, task, []))
+    table = table[table["hops"] > 0]
     summary = over_seeds(table, ["hops", "step"], "accuracy")
     seeds = sorted(table["seed"].unique())
     wide = table.pivot(index=["hops", "step"], columns="seed", values="accuracy")
@@ -69,7 +70,7 @@ def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
         (band + line)
         .add_params(shown)
         .properties(
-            title=alt.Title(title, subtitle=f"Held-out accuracy by hop count; bands span {len(seeds)} seeds"),
+            title=alt.Title(title, subtitle=f"Validation accuracy by hop count; bands span {len(seeds)} seeds"),
             description=f"Line chart, {task} task: accuracy over training steps, one line for each hop count. {title}.",
             height=280,
         )
