@@ -13,12 +13,12 @@ import pandas as pd
 from ..errors import InputError, ResultsError
 from ..published import papers
 from ..results import Study, load_or_run
-from . import heads, learning
+from . import heads, learning, tasks
 from .claim import VERDICTS, Claim, Measurement
 
 __all__ = ["CLAIMS", "VERDICTS", "Claim", "Measurement", "Table", "ledger", "summary", "what_holds"]
 
-CLAIMS: tuple[Claim, ...] = (*heads.CLAIMS, *learning.CLAIMS)
+CLAIMS: tuple[Claim, ...] = (*heads.CLAIMS, *tasks.CLAIMS, *learning.CLAIMS)
 COLUMNS = ["claim", "paper", "where", "measured", "interval", "paper_value", "verdict", "chapter"]
 SYMBOLS = dict(zip(VERDICTS, "●◐○–", strict=True))
 
@@ -124,7 +124,9 @@ def what_holds(chapter: str, studies: Mapping[str, Study] | None = None) -> Tabl
             "Claim": claim,
             "Where": [f"{papers()[row.paper]['arxiv']}, {row['where']}" for _, row in rows.iterrows()],
             "Paper": rows["paper_value"].to_numpy(),
-            "Measured here": [f"{m} ({i})" if i else m for m, i in zip(rows["measured"], rows["interval"], strict=True)],
+            "Measured here": [
+                f"{m} ({i})" if i else m for m, i in zip(rows["measured"], rows["interval"], strict=True)
+            ],
             "Verdict": [badge(verdict) for verdict in rows["verdict"]],
         }
     )
@@ -136,7 +138,9 @@ def what_holds(chapter: str, studies: Mapping[str, Study] | None = None) -> Tabl
 def summary(rows: pd.DataFrame | None = None) -> Table:
     """Return the count of verdicts by paper, of ``rows`` or of the whole ledger."""
     rows = ledger() if rows is None else rows
-    counts = pd.crosstab(rows["paper"], rows["verdict"]).reindex(index=list(papers()), columns=list(VERDICTS), fill_value=0)
+    counts = pd.crosstab(rows["paper"], rows["verdict"]).reindex(
+        index=list(papers()), columns=list(VERDICTS), fill_value=0
+    )
     frame = counts.rename(columns=lambda verdict: f"{SYMBOLS[verdict]} {verdict}").reset_index()
     frame["paper"] = [f"{papers()[paper]['title']} ({papers()[paper]['arxiv']})" for paper in frame["paper"]]
     frame = frame.rename(columns={"paper": "Paper"}).rename_axis(columns=None)

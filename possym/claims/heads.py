@@ -43,36 +43,69 @@ def no_rotation() -> Measurement:
 def own_score(kind: str, relocated: torch.Tensor) -> Measurement:
     """Measure the score of pure heads on their own kind, at both temperatures in use."""
     lowest = min(getattr(swap_scores(relocated, temperature=t), kind).min().item() for t in (1e-4, 0.1))
-    return Measurement(f"lowest {kind} score {lowest:.6f}", f"{HEADS:,} random heads, τ = 1e-4 and 0.1",
-                       judge(lowest > 1 - 1e-9))
+    return Measurement(
+        f"lowest {kind} score {lowest:.6f}", f"{HEADS:,} random heads, τ = 1e-4 and 0.1", judge(lowest > 1 - 1e-9)
+    )
 
 
 def uniform_scores() -> Measurement:
     """Measure both scores of heads whose logits are all nearly equal."""
     found: Scores = swap_scores(random_logits(size=1e-3))
     lowest = min(found.positional.min().item(), found.symbolic.min().item())
-    return Measurement(f"both at least {lowest:.6f}", f"{HEADS:,} random heads, logits near 0.001", judge(lowest > 0.999))
+    return Measurement(
+        f"both at least {lowest:.6f}", f"{HEADS:,} random heads, logits near 0.001", judge(lowest > 0.999)
+    )
 
 
 CLAIMS = (
-    Claim(id="one-content-positional", paper="P1", where="Theorem 3, construction", chapter=KINDS,
-          statement="A head whose keys all have one content is purely positional, whatever the query.",
-          paper_value="A = 0", criterion="holds if A is below 1e-20 of B, float64's rounding, for every random head",
-          measure=one_content),
-    Claim(id="nope-symbolic", paper="P1", where="Theorem 5", chapter=KINDS,
-          statement="A head without rotation (NoPE) is purely symbolic, whatever its contents.",
-          paper_value="B = 0", criterion="holds if B is below 1e-20 of A, float64's rounding, for every random head",
-          measure=no_rotation),
-    Claim(id="positional-scores-one", paper="P1", where="section 3", chapter=SCORING,
-          statement="A purely positional head has positional score 1.", paper_value="1",
-          criterion="holds if every random positional head scores 1 within 1e-9 at both temperatures",
-          measure=lambda: own_score("positional", random_logits(one_content=True))),
-    Claim(id="symbolic-scores-one", paper="P1", where="section 3", chapter=SCORING,
-          statement="A purely symbolic head has symbolic score 1.", paper_value="1",
-          criterion="holds if every random symbolic head scores 1 within 1e-9 at both temperatures",
-          measure=lambda: own_score("symbolic", random_logits(rotating=False))),
-    Claim(id="uniform-scores-both", paper="P2", where="Fig. 2", chapter=SCORING,
-          statement="A head with uniform attention scores 1 on both.", paper_value="≈ 1",
-          criterion="holds if both scores exceed 0.999 for every nearly uniform random head",
-          measure=uniform_scores),
+    Claim(
+        id="one-content-positional",
+        paper="P1",
+        where="Theorem 3, construction",
+        chapter=KINDS,
+        statement="A head whose keys all have one content is purely positional, whatever the query.",
+        paper_value="A = 0",
+        criterion="holds if A is below 1e-20 of B, float64's rounding, for every random head",
+        measure=one_content,
+    ),
+    Claim(
+        id="nope-symbolic",
+        paper="P1",
+        where="Theorem 5",
+        chapter=KINDS,
+        statement="A head without rotation (NoPE) is purely symbolic, whatever its contents.",
+        paper_value="B = 0",
+        criterion="holds if B is below 1e-20 of A, float64's rounding, for every random head",
+        measure=no_rotation,
+    ),
+    Claim(
+        id="positional-scores-one",
+        paper="P1",
+        where="section 3",
+        chapter=SCORING,
+        statement="A purely positional head has positional score 1.",
+        paper_value="1",
+        criterion="holds if every random positional head scores 1 within 1e-9 at both temperatures",
+        measure=lambda: own_score("positional", random_logits(one_content=True)),
+    ),
+    Claim(
+        id="symbolic-scores-one",
+        paper="P1",
+        where="section 3",
+        chapter=SCORING,
+        statement="A purely symbolic head has symbolic score 1.",
+        paper_value="1",
+        criterion="holds if every random symbolic head scores 1 within 1e-9 at both temperatures",
+        measure=lambda: own_score("symbolic", random_logits(rotating=False)),
+    ),
+    Claim(
+        id="uniform-scores-both",
+        paper="P2",
+        where="Fig. 2",
+        chapter=SCORING,
+        statement="A head with uniform attention scores 1 on both.",
+        paper_value="≈ 1",
+        criterion="holds if both scores exceed 0.999 for every nearly uniform random head",
+        measure=uniform_scores,
+    ),
 )

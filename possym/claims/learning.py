@@ -43,14 +43,18 @@ def final_accuracy(task: str):
         final = dynamics.final_accuracy(of_task(study, "accuracy", task))
         final = final[final["hops"] == 0]["accuracy"]
         verdict = judge((final >= 0.99).all(), final.median() >= 0.9)
-        return Measurement(f"median {final.median():.1%}", interval(final * 100, 1).replace(" over", " % over"), verdict)
+        return Measurement(
+            f"median {final.median():.1%}", interval(final * 100, 1).replace(" over", " % over"), verdict
+        )
 
     return measure
 
 
 def hop_order(study: Study) -> Measurement:
     """Measure in how many seeds the number task's hop counts are learnt in the order 1, 2, 3, 4."""
-    learnt = learnt_steps(of_task(study, "accuracy", "number"), LEVEL).pivot(index="seed", columns="hops", values="step")
+    learnt = learnt_steps(of_task(study, "accuracy", "number"), LEVEL).pivot(
+        index="seed", columns="hops", values="step"
+    )
     known = learnt.notna()
     # A hop count that is never learnt comes after all that are; two such, or a tie, settle no order.
     filled = learnt.where(known, float("inf"))
@@ -110,8 +114,11 @@ def start_scores(study: Study) -> Measurement:
     lower = start[["positional", "symbolic"]].min(axis=1)
     share = (lower >= 0.9).mean()
     verdict = judge(share == 1, share > 0.5)
-    return Measurement(f"median {lower.median():.2f}; {share:.0%} of heads have both above 0.9",
-                       f"{lower.min():.2f} to {lower.max():.2f} over heads and seeds", verdict)
+    return Measurement(
+        f"median {lower.median():.2f}; {share:.0%} of heads have both above 0.9",
+        f"{lower.min():.2f} to {lower.max():.2f} over heads and seeds",
+        verdict,
+    )
 
 
 def start_entropy(study: Study) -> Measurement:
@@ -120,8 +127,11 @@ def start_entropy(study: Study) -> Measurement:
     start = scores[scores["step"] == scores["step"].min()]
     share = start["entropy"] / math.log(LENGTH)
     verdict = judge((share >= 0.99).all(), share.median() >= 0.95)
-    return Measurement(f"median {share.median():.1%} of the uniform's entropy",
-                       f"{share.min():.1%} to {share.max():.1%} over heads and seeds", verdict)
+    return Measurement(
+        f"median {share.median():.1%} of the uniform's entropy",
+        f"{share.min():.1%} to {share.max():.1%} over heads and seeds",
+        verdict,
+    )
 
 
 def count_of(task: str, gamma: float, kind: str, key: str):
@@ -191,15 +201,28 @@ CRITERION_COUNT = (
 
 def claim(id: str, where: str, statement: str, paper_value: str, criterion: str, measure) -> Claim:
     """Return a claim of this chapter."""
-    return Claim(id=id, paper="P2", where=where, statement=statement, chapter=CHAPTER, paper_value=paper_value,
-                 criterion=criterion, measure=measure, study=STUDY)
+    return Claim(
+        id=id,
+        paper="P2",
+        where=where,
+        statement=statement,
+        chapter=CHAPTER,
+        paper_value=paper_value,
+        criterion=criterion,
+        measure=measure,
+        study=STUDY,
+    )
 
 
 def accuracy_claim(task: str) -> Claim:
     """Return the claim that a task is learnt."""
     return claim(
-        f"{task}-learnt", "Fig. 2", f"The {task} task is learnt to about 100 % accuracy.", "≈ 100 %",
-        "on each model's test set. Holds if every seed ends at 99 % or more; in part if the median is at least 90 %", final_accuracy(task),
+        f"{task}-learnt",
+        "Fig. 2",
+        f"The {task} task is learnt to about 100 % accuracy.",
+        "≈ 100 %",
+        "on each model's test set. Holds if every seed ends at 99 % or more; in part if the median is at least 90 %",
+        final_accuracy(task),
     )
 
 
@@ -208,48 +231,125 @@ def count_claim(task: str, kind: str, gamma: float, key: str) -> Claim:
     value = published(key)
     statement = f"On the {task} task {value.value} of 12 heads end purely {kind} (γ = {gamma:g})."
     paper_value = f"{'≈ ' if value.approximate else ''}{value.value}"
-    return claim(f"{task}-{kind}-{gamma:g}", value.where, statement, paper_value, CRITERION_COUNT,
-                 count_of(task, gamma, kind, key))
+    return claim(
+        f"{task}-{kind}-{gamma:g}",
+        value.where,
+        statement,
+        paper_value,
+        CRITERION_COUNT,
+        count_of(task, gamma, kind, key),
+    )
 
 
 CLAIMS = (
     accuracy_claim("number"),
     accuracy_claim("letter"),
-    claim("number-hop-order", "Fig. 2", "The number task is learnt one hop count after another: 1, then 2, 3, 4.",
-          "1, 2, 3, 4", f"learnt is an accuracy of at least {LEVEL:g}. Holds if the order is strict in every seed; in part "
-          "if in most", hop_order),
-    claim("number-one-hop-step", "Fig. 2", "On the number task 1-hop sequences are learnt near step 2,000.",
-          "≈ 2,000", CRITERION_STEP, learnt_step("number", 1, "P2.fig2.number.one_hop_step")),
-    claim("letter-hops-together", "Fig. 2", "The letter task is learnt for all hop counts together.", "together",
-          f"learnt is an accuracy of at least {LEVEL:g}. Holds if first and last hop count are at most {TOGETHER} steps "
-          "apart in every seed; in part if the median is", hops_together),
-    claim("letter-learnt-step", "Fig. 2", "On the letter task all hop counts are learnt near step 3,000.", "≈ 3,000",
-          CRITERION_STEP, learnt_step("letter", None, "P2.fig2.letter.learnt_step")),
-    claim("number-best-step", "Fig. 2", "On the number task the best accuracy comes near step 4,800.", "≈ 4,800",
-          CRITERION_STEP, best_step("number", "P2.fig2.number.best_step")),
-    claim("letter-best-step", "Fig. 2", "On the letter task the best accuracy comes near step 3,400.", "≈ 3,400",
-          CRITERION_STEP, best_step("letter", "P2.fig2.letter.best_step")),
-    claim("start-both-scores", "Fig. 2", "Before training both scores of every head are near 1.", "≈ 1",
-          "holds if both scores are at least 0.9 for every head of every seed; in part if for most", start_scores),
-    claim("start-uniform", "Fig. 2", "Before training attention is uniform.", "uniform",
-          f"holds if every head's entropy is at least 99 % of ln {LENGTH}, the uniform's; in part if the median is at "
-          "least 95 %", start_entropy),
+    claim(
+        "number-hop-order",
+        "Fig. 2",
+        "The number task is learnt one hop count after another: 1, then 2, 3, 4.",
+        "1, 2, 3, 4",
+        f"learnt is an accuracy of at least {LEVEL:g}. Holds if the order is strict in every seed; in part if in most",
+        hop_order,
+    ),
+    claim(
+        "number-one-hop-step",
+        "Fig. 2",
+        "On the number task 1-hop sequences are learnt near step 2,000.",
+        "≈ 2,000",
+        CRITERION_STEP,
+        learnt_step("number", 1, "P2.fig2.number.one_hop_step"),
+    ),
+    claim(
+        "letter-hops-together",
+        "Fig. 2",
+        "The letter task is learnt for all hop counts together.",
+        "together",
+        f"learnt is an accuracy of at least {LEVEL:g}. Holds if first and last hop count are at most {TOGETHER} steps "
+        "apart in every seed; in part if the median is",
+        hops_together,
+    ),
+    claim(
+        "letter-learnt-step",
+        "Fig. 2",
+        "On the letter task all hop counts are learnt near step 3,000.",
+        "≈ 3,000",
+        CRITERION_STEP,
+        learnt_step("letter", None, "P2.fig2.letter.learnt_step"),
+    ),
+    claim(
+        "number-best-step",
+        "Fig. 2",
+        "On the number task the best accuracy comes near step 4,800.",
+        "≈ 4,800",
+        CRITERION_STEP,
+        best_step("number", "P2.fig2.number.best_step"),
+    ),
+    claim(
+        "letter-best-step",
+        "Fig. 2",
+        "On the letter task the best accuracy comes near step 3,400.",
+        "≈ 3,400",
+        CRITERION_STEP,
+        best_step("letter", "P2.fig2.letter.best_step"),
+    ),
+    claim(
+        "start-both-scores",
+        "Fig. 2",
+        "Before training both scores of every head are near 1.",
+        "≈ 1",
+        "holds if both scores are at least 0.9 for every head of every seed; in part if for most",
+        start_scores,
+    ),
+    claim(
+        "start-uniform",
+        "Fig. 2",
+        "Before training attention is uniform.",
+        "uniform",
+        f"holds if every head's entropy is at least 99 % of ln {LENGTH}, the uniform's; in part if the median is at "
+        "least 95 %",
+        start_entropy,
+    ),
     count_claim("number", "positional", 0.1, "P2.fig2.number.pure_positional"),
     count_claim("number", "symbolic", 0.1, "P2.fig2.number.pure_symbolic"),
     count_claim("number", "positional", 0.05, "P2.fig7.number.pure_positional"),
     count_claim("number", "symbolic", 0.05, "P2.fig7.number.pure_symbolic"),
     count_claim("letter", "positional", 0.1, "P2.fig2.letter.pure_positional"),
     count_claim("letter", "symbolic", 0.1, "P2.fig2.letter.pure_symbolic"),
-    claim("number-early-late", "Fig. 2", "On the number task the positional heads are in early layers, the symbolic heads "
-          "after them.", "early, then late", "at γ = 0.1. Holds if in every seed both kinds exist and each pure positional "
-          "head lies below each pure symbolic one; in part if in most seeds", early_late),
-    claim("number-positional-layers", "Fig. 7", "At γ = 0.05 the number task's pure positional heads are in layers 1 and "
-          "2.", "1, 2", "holds if exactly these layers are pure positional in more than half of the seeds; in part if one "
-          "of them is", positional_layers),
-    claim("letter-last-layer", "Fig. 2", "On the letter task layer 11 turns symbolic last.", "layer 11",
-          "at γ = 0.1. Holds if in every seed the top layer turns pure symbolic after all other layers that do, or not "
-          "at all; in part if in most", last_layer),
-    Claim(id="training-time", paper="P2", where="text", statement="Training takes 28 min 30 s (number) and 26 min 29 s "
-          "(letter).", chapter=CHAPTER, paper_value="1,710 s and 1,589 s", criterion="needs three RTX A5000",
-          measure=not_testable("other hardware; our seconds are in the provenance line")),
+    claim(
+        "number-early-late",
+        "Fig. 2",
+        "On the number task the positional heads are in early layers, the symbolic heads after them.",
+        "early, then late",
+        "at γ = 0.1. Holds if in every seed both kinds exist and each pure positional "
+        "head lies below each pure symbolic one; in part if in most seeds",
+        early_late,
+    ),
+    claim(
+        "number-positional-layers",
+        "Fig. 7",
+        "At γ = 0.05 the number task's pure positional heads are in layers 1 and 2.",
+        "1, 2",
+        "holds if exactly these layers are pure positional in more than half of the seeds; in part if one of them is",
+        positional_layers,
+    ),
+    claim(
+        "letter-last-layer",
+        "Fig. 2",
+        "On the letter task layer 11 turns symbolic last.",
+        "layer 11",
+        "at γ = 0.1. Holds if in every seed the top layer turns pure symbolic after all other layers that do, or not "
+        "at all; in part if in most",
+        last_layer,
+    ),
+    Claim(
+        id="training-time",
+        paper="P2",
+        where="text",
+        statement="Training takes 28 min 30 s (number) and 26 min 29 s (letter).",
+        chapter=CHAPTER,
+        paper_value="1,710 s and 1,589 s",
+        criterion="needs three RTX A5000",
+        measure=not_testable("other hardware; our seconds are in the provenance line"),
+    ),
 )

@@ -147,7 +147,9 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
     last = plane[plane["step"] == steps[-1]].copy()
     last["letter"] = [letter_of(p, s) for p, s in zip(last["positional"], last["symbolic"], strict=True)]
     marks = {letter: int((last["letter"] == letter).sum()) for letter in "PS"}
-    title = f"{task.capitalize()} task: {marks['P']} layers end positional, {marks['S']} symbolic, by the median over seeds"
+    title = (
+        f"{task.capitalize()} task: {marks['P']} layers end positional, {marks['S']} symbolic, by the median over seeds"
+    )
     labels = ", ".join(f"{index}: '{step:,}'" for index, step in enumerate(steps))
     layers = alt.Y("layer:O", title="Layer")
     arrays = ["evaluation", "step", "positional", "symbolic", "color"]
@@ -176,7 +178,8 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
     )
     return (strips + ends).properties(
         title=alt.Title(
-            title, subtitle="Blue positional, vermillion symbolic, grey both (near uniform), white neither; P, S: pure at γ = 0.1"
+            title,
+            subtitle="Blue positional, vermillion symbolic, grey both (near uniform), white neither; P, S: pure at γ = 0.1",
         ),
         description=f"Heat map, {task} task: the kind of every layer's head over training. {title}.",
         height=alt.Step(20),
@@ -196,7 +199,8 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     tasks = [task for task in TASKS if task in set(scores["task"])]
     entropy = over_seeds(normalised_entropy(scores), ["task", "layer", "step"], "entropy")
     plane = median_plane(scores).merge(
-        entropy.rename(columns={"median": "entropy"})[["task", "layer", "step", "entropy"]], on=["task", "layer", "step"]
+        entropy.rename(columns={"median": "entropy"})[["task", "layer", "step", "entropy"]],
+        on=["task", "layer", "step"],
     )
     steps = thin(sorted(plane["step"].unique()), columns)
     plane = plane[plane["step"].isin(steps)].copy()
@@ -217,31 +221,40 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
             {"x": 1 - gamma, "x2": 1, "y": 0, "y2": gamma, "kind": "symbolic"},
         ]
     )
-    corner = alt.Chart(corners).mark_rect(opacity=0.25).encode(
-        x=alt.X("x:Q", title="Symbolic score").scale(domain=[0, 1]),
-        x2="x2:Q",
-        y=alt.Y("y:Q", title="Positional score").scale(domain=[0, 1]),
-        y2="y2:Q",
-        color=kind_color().legend(None),
+    corner = (
+        alt.Chart(corners)
+        .mark_rect(opacity=0.25)
+        .encode(
+            x=alt.X("x:Q", title="Symbolic score").scale(domain=[0, 1]),
+            x2="x2:Q",
+            y=alt.Y("y:Q", title="Positional score").scale(domain=[0, 1]),
+            y2="y2:Q",
+            color=kind_color().legend(None),
+        )
     )
     base = alt.Chart(packed).transform_filter("datum.task == task").transform_flatten(arrays)
     place = {"x": "symbolic:Q", "y": "positional:Q"}
-    trail = base.transform_filter("datum.evaluation <= evaluation").mark_line(
-        color=NEUTRAL, strokeWidth=1, opacity=0.35
-    ).encode(**place, detail="layer:N", order="evaluation:Q")
+    trail = (
+        base.transform_filter("datum.evaluation <= evaluation")
+        .mark_line(color=NEUTRAL, strokeWidth=1, opacity=0.35)
+        .encode(**place, detail="layer:N", order="evaluation:Q")
+    )
     now = base.transform_filter("datum.evaluation == evaluation")
     dots = now.mark_point(filled=True, opacity=0.85, stroke=INK, strokeWidth=1).encode(
         **place,
         fill=alt.Fill("color:N", scale=None),
-        size=alt.Size("entropy:Q", title="Entropy, least to most of the head's training").scale(
-            domain=[0, 1], range=[50, 400]
-        ).legend(values=[0, 0.5, 1], orient="bottom"),
+        size=alt.Size("entropy:Q", title="Entropy, least to most of the head's training")
+        .scale(domain=[0, 1], range=[50, 400])
+        .legend(values=[0, 0.5, 1], orient="bottom"),
         tooltip=["layer:O", "step:Q", *(alt.Tooltip(f"{name}:Q", format=".2f") for name in arrays[2:5])],
     )
     names = now.mark_text(fontSize=11, fontWeight="bold", dx=12, dy=-9).encode(**place, text="layer:N")
-    clock = now.transform_aggregate(step="max(step)").mark_text(align="right", fontSize=13).encode(
-        x=alt.datum(0.98), y=alt.datum(0.94), text=alt.Text("label:N")
-    ).transform_calculate(label="'step ' + format(datum.step, ',')")
+    clock = (
+        now.transform_aggregate(step="max(step)")
+        .mark_text(align="right", fontSize=13)
+        .encode(x=alt.datum(0.98), y=alt.datum(0.94), text=alt.Text("label:N"))
+        .transform_calculate(label="'step ' + format(datum.step, ',')")
+    )
     return (
         (corner + trail + dots + names + clock)
         .add_params(at, task)
@@ -279,7 +292,9 @@ def entropy_by_layer(scores: pd.DataFrame, task: str) -> alt.Chart:
             tooltip=["layer:O", "step:Q", alt.Tooltip("median:Q", format=".2f", title="entropy")],
         )
         .properties(
-            title=alt.Title(title, subtitle="One line a layer, median over seeds; uniform attention over n keys has ln n"),
+            title=alt.Title(
+                title, subtitle="One line a layer, median over seeds; uniform attention over n keys has ln n"
+            ),
             description=f"Line chart, {task} task: attention entropy over training, one line for each layer. {title}.",
             height=240,
         )
@@ -315,9 +330,11 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
     mean = base.mark_point(filled=True, size=90).encode(
         x="mean:Q", color=kinds, tooltip=["row:N", alt.Tooltip("mean:Q", format=".1f"), "low:Q", "high:Q", "paper:Q"]
     )
-    theirs = base.transform_filter("isValid(datum.paper)").mark_point(
-        filled=False, shape="diamond", size=130, color=INK, strokeWidth=1.5
-    ).encode(x="paper:Q")
+    theirs = (
+        base.transform_filter("isValid(datum.paper)")
+        .mark_point(filled=False, shape="diamond", size=130, color=INK, strokeWidth=1.5)
+        .encode(x="paper:Q")
+    )
     means = "; ".join(f"{row.row} {row.mean:.1f}" for row in data.itertuples())
     return (spread + mean + theirs).properties(
         title=alt.Title(
