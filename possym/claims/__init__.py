@@ -16,7 +16,7 @@ from ..results import Study, load_or_run
 from . import heads, learning, tasks
 from .claim import VERDICTS, Claim, Measurement
 
-__all__ = ["CLAIMS", "VERDICTS", "Claim", "Measurement", "Table", "ledger", "summary", "what_holds"]
+__all__ = ["CLAIMS", "VERDICTS", "Claim", "Measurement", "Table", "finding", "ledger", "summary", "what_holds"]
 
 CLAIMS: tuple[Claim, ...] = (*heads.CLAIMS, *tasks.CLAIMS, *learning.CLAIMS)
 COLUMNS = ["claim", "paper", "where", "measured", "interval", "paper_value", "verdict", "chapter"]
@@ -44,11 +44,18 @@ def ledger(chapter: str | None = None, studies: Mapping[str, Study] | None = Non
     known = dict(studies or {})
     rows = []
     for claim in chosen:
-        if claim.study and claim.study not in known:
-            known[claim.study] = stored(claim.study)
-        found = claim.measure(known[claim.study]) if claim.study else claim.measure()
+        found = measure(claim, known)
         rows.append([claim.statement, claim.paper, claim.where, *found[:2], claim.paper_value, found[2], claim.chapter])
     return pd.DataFrame(rows, columns=COLUMNS, index=pd.Index([claim.id for claim in chosen], name="id"))
+
+
+def measure(claim: Claim, known: dict[str, Study]) -> Measurement:
+    """Return a claim's measurement; a study that is not in ``known`` is loaded into it."""
+    if claim.study is None:
+        return claim.measure()
+    if claim.study not in known:
+        known[claim.study] = stored(claim.study)
+    return claim.measure(known[claim.study])
 
 
 def claims_of(chapter: str | None) -> list[Claim]:
@@ -133,6 +140,27 @@ def what_holds(chapter: str, studies: Mapping[str, Study] | None = None) -> Tabl
     presets = sorted({study.manifest["config"]["preset"] for study in (studies or {}).values()} - {"paper"})
     note = f", measured on the {' and '.join(presets)} preset: too small a run to judge the papers" if presets else ""
     return Table(frame, f"What holds{note}", markup=("Claim", "Verdict"))
+
+
+def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
+    """Return one claim with its measurement and verdict as a line of Markdown.
+
+    Args:
+        id: the claim's name, as the ledger's index has it.
+        studies: as for `ledger`.
+
+    Raises:
+        InputError: no claim has this id.
+        ResultsError: as for `ledger`.
+
+    >>> finding("nope-symbolic").endswith("The claim **holds**.")
+    True
+    """
+    known = {claim.id: claim for claim in CLAIMS}
+    if id not in known:
+        raise InputError(f"claim {id!r}: known claims are {', '.join(known)}")
+    measured, interval, verdict = measure(known[id], dict(studies or {}))
+    return f"*{known[id].statement}* Here: {measured}{interval and f' ({interval})'}. The claim **{verdict}**."
 
 
 def summary(rows: pd.DataFrame | None = None) -> Table:
