@@ -107,7 +107,7 @@ def steps_to_learn(accuracy: pd.DataFrame, level: float = 0.9) -> alt.LayerChart
             title=alt.Title(title, subtitle=f"One mark a seed{left_out}"),
             description=f"Dot plot: {title.lower()}, by task and hop count, one dot for each seed, with the paper's steps "
             "as diamonds.",
-            height=alt.Step(26),
+            height=26 * data["row"].nunique(),
         )
     )
 
@@ -182,7 +182,7 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
             subtitle="Blue positional, vermillion symbolic, grey both (near uniform), white neither; P, S: pure at γ = 0.1",
         ),
         description=f"Heat map, {task} task: the kind of every layer's head over training. {title}.",
-        height=alt.Step(20),
+        height=20 * plane["layer"].nunique(),
     )
 
 
@@ -243,7 +243,7 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     dots = now.mark_point(filled=True, opacity=0.85, stroke=INK, strokeWidth=1).encode(
         **place,
         fill=alt.Fill("color:N", scale=None),
-        size=alt.Size("entropy:Q", title="Entropy, least to most of the head's training")
+        size=alt.Size("entropy:Q", title="Entropy, scaled per head")
         .scale(domain=[0, 1], range=[50, 400])
         .legend(values=[0, 0.5, 1], orient="bottom"),
         tooltip=["layer:O", "step:Q", *(alt.Tooltip(f"{name}:Q", format=".2f") for name in arrays[2:5])],
@@ -260,8 +260,8 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
         .add_params(at, task)
         .properties(
             title=alt.Title(
-                "Heads start where both scores are high and part ways in training",
-                subtitle="One number a layer, median over seeds; shaded: pure at γ = 0.1",
+                "Where each layer's head goes in training",
+                subtitle="Number: layer; median over seeds; shaded corners: pure at γ = 0.1",
             ),
             description="Scatter plot with a slider over training: each layer's head by symbolic score (across) and "
             "positional score (up), with its path so far. The corners of pure heads are shaded.",
@@ -342,7 +342,7 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
             subtitle=f"Dot: mean of {int(data['seeds'].max())} seeds; bar: smallest to largest seed; diamond: the paper",
         ),
         description=f"Dot plot of pure heads by task, γ and kind. Means: {means}.",
-        height=alt.Step(26),
+        height=26 * len(data),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..heads import attention, swapped_attention
+from ..heads import attention
 from ..scores import check_relocated, swap_scores
 from . import CATEGORIES, INK, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, kind_color
 
@@ -56,7 +56,7 @@ def relocated_heatmap(heads: Mapping[str, Tensor], title: str, contents: Sequenc
             ),
         )
     return (
-        layers.properties(height=alt.Step(24))
+        layers.properties(height=24 * count[0])
         .facet(
             facet=alt.Facet("head:N", title=None, sort=list(heads)), columns=min(len(heads), 3), data=pd.DataFrame(rows)
         )
@@ -110,7 +110,7 @@ def two_knobs(keys: int = 6, angle: float = 0.4, spread: float = 0.0) -> alt.Lay
         )
         .transform_aggregate(positional="sum(positional)", symbolic="sum(symbolic)")
         .transform_calculate(
-            words="'A = ' + format(datum.positional, '.2f') + ' (0: positional)    B = ' + format(datum.symbolic, '.2f') "
+            words="'A = ' + format(datum.positional, '.2f') + ' (0: positional),  B = ' + format(datum.symbolic, '.2f') "
             "+ ' (0: symbolic)'"
         )
         .mark_text(align="left", fontSize=13, fontWeight="bold")
@@ -127,7 +127,7 @@ def two_knobs(keys: int = 6, angle: float = 0.4, spread: float = 0.0) -> alt.Lay
             description="Interactive heat map of relocated logits, contents in rows and places in columns, with a slider "
             "for the RoPE angle and one for the angle between contents. With equal contents every column is of one "
             "value, with angle zero every row is.",
-            height=alt.Step(30),
+            height=30 * keys,
         )
     )
 
@@ -151,55 +151,70 @@ def swap_figure(
         raise InputError(
             f"relocated {tuple(relocated.shape)}, own {tuple(own.shape)}, {len(tokens)} tokens: expected (N, N), (1,), N + 1"
         )
-    before = attention(relocated, own)
     pairs = swap_table(relocated, own, temperature)
-    places = list(range(len(tokens)))
-    pairs["after"] = [
-        [round(value, 4) for value in swapped_attention(relocated, own, row.i, row.j).tolist()]
-        for row in pairs.itertuples()
-    ]
     strongest = pairs.loc[pairs["weight"].idxmax()]
     labels = [f"{place}: {token}" for place, token in enumerate(tokens[:-1])]
+    places = list(range(len(labels)))
     first, second = (
         alt.param(
-            name=name,
-            value=int(strongest[column]),
-            bind=alt.binding_select(options=places[:-1], labels=labels, name=words),
+            name=name, value=int(strongest[column]), bind=alt.binding_select(options=places, labels=labels, name=words)
         )
         for name, column, words in (("first", "i", "Swap token "), ("second", "j", "with token "))
     )
-    still = alt.Chart(
-        pd.DataFrame({"place": places, "token": list(tokens), "attention": before.tolist(), "when": "before"}).round(4)
-    )
-    chosen = alt.Chart(pairs).transform_filter("datum.i == min(first, second) && datum.j == max(first, second)")
-    arrived = "datum.place == first ? second : datum.place == second ? first : datum.place"
-    moved = (
-        chosen.transform_flatten(["after"])
-        .transform_window(row="row_number()")
-        .transform_calculate(place="datum.row - 1")
-        .transform_calculate(when="'after'", attention="datum.after", token=f"{json.dumps(list(tokens))}[{arrived}]")
+    # The page computes a swap from the relocated logits, the largest observed one subtracted.
+    top = max(relocated.diagonal().max().item(), own.item())
+    logits = alt.param(name="logits", value=[[round(value - top, 4) for value in row] for row in relocated.tolist()])
+    names, own_logit, last = json.dumps(list(tokens)), own.item() - top, len(places)
+    content = "(datum.place == first ? second : datum.place == second ? first : datum.place)"
+    rows = [{"place": place, "when": when} for place in range(last + 1) for when in ("before", "after")]
+    bars = (
+        alt.Chart(pd.DataFrame(rows))
+        .transform_calculate(content=f"datum.when == 'after' ? {content} : datum.place")
+        .transform_calculate(
+            token=f"{names}[datum.content]",
+            share=f"exp(datum.place == {last} ? {own_logit:.4f} : logits[min(datum.content, {last - 1})]"
+            f"[min(datum.place, {last - 1})])",
+        )
+        .transform_joinaggregate(total="sum(share)", groupby=["when"])
+        .transform_calculate(attention="datum.share / datum.total")
     )
     encoding = {
         "x": alt.X("place:O", title="Place of the key (the last is the query's own)").axis(labelAngle=0),
         "y": alt.Y("attention:Q", title="Attention").scale(domain=[0, 1]),
         "xOffset": alt.XOffset("when:N", sort=["before", "after"]).scale(domain=["before", "after"]),
-        "color": alt.Color("when:N", title=None, sort=["before", "after"])
+    }
+    drawn = bars.mark_bar().encode(
+        **encoding,
+        color=alt.Color("when:N", title=None)
         .scale(domain=["before", "after"], range=[NEUTRAL, CATEGORIES[0]])
         .legend(orient="bottom"),
-        "tooltip": ["when:N", "place:O", "token:N", alt.Tooltip("attention:Q", format=".3f")],
-    }
-    worth_naming = "datum.attention > 0.04 || datum.place == first || datum.place == second"
-    layers = [part.mark_bar().encode(**encoding) for part in (still, moved)]
-    layers += [
-        part.transform_filter(worth_naming)
+        tooltip=["when:N", "place:O", "token:N", alt.Tooltip("attention:Q", format=".3f")],
+    )
+    named = (
+        bars.transform_filter("datum.attention > 0.04 || datum.place == first || datum.place == second")
         .mark_text(dy=-6, fontSize=11)
-        .encode(x=encoding["x"], y=encoding["y"], xOffset=encoding["xOffset"], text="token:N")
-        for part in (still, moved)
-    ]
-    words = (
-        chosen.transform_calculate(
-            words="'cos(v′, v) = ' + format(datum.positional, '.3f') + '   cos(v′, v reversed) = ' + "
-            "format(datum.symbolic, '.3f') + '   weight α = ' + format(datum.weight, '.3f')"
+        .encode(**encoding, text="token:N")
+    )
+    v, w = ("logits[{0}][{0}]", "logits[{0}][{1}]")
+    here, there = v.format("first"), v.format("second")
+    arrived = w.format("second", "first"), w.format("first", "second")
+    chosen = (
+        alt.Chart(pairs[["i", "j", "weight"]])
+        .transform_filter("datum.i == min(first, second) && datum.j == max(first, second)")
+        .transform_calculate(v=f"max({here}, {there})", w=f"max({arrived[0]}, {arrived[1]})")
+        .transform_calculate(
+            a=f"exp({here} - datum.v)",
+            b=f"exp({there} - datum.v)",
+            c=f"exp({arrived[0]} - datum.w)",
+            d=f"exp({arrived[1]} - datum.w)",
+        )
+        .transform_calculate(
+            size="sqrt((datum.a * datum.a + datum.b * datum.b) * (datum.c * datum.c + datum.d * datum.d))"
+        )
+        .transform_calculate(
+            words="'cos(v′, v) = ' + format((datum.a * datum.c + datum.b * datum.d) / datum.size, '.3f') + "
+            "',  reversed ' + format((datum.a * datum.d + datum.b * datum.c) / datum.size, '.3f') + "
+            "',  weight α ' + format(datum.weight, '.3f')"
         )
         .mark_text(align="left", fontSize=12, fontWeight="bold")
         .encode(x=alt.value(6), y=alt.value(-10), text="words:N")
@@ -207,8 +222,8 @@ def swap_figure(
     scores = swap_scores(relocated, extra_logits=own, temperature=temperature)
     overall = f"positional score {scores.positional.item():.2f}, symbolic score {scores.symbolic.item():.2f}"
     return (
-        alt.layer(*layers, words)
-        .add_params(first, second)
+        (drawn + named + chosen)
+        .add_params(logits, first, second)
         .properties(
             title=alt.Title(title, subtitle=f"Over all {len(pairs)} swaps, τ = {temperature:g}: {overall}"),
             description="Bar chart of a head's attention by place, before and after a swap of two tokens chosen in two menus, "

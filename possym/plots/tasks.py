@@ -137,6 +137,6 @@ def attention_by_layer(weights: pd.DataFrame, tokens: list[str], title: str) -> 
         .properties(
             title=alt.Title(title, subtitle="Query: the last token; the area of a square is its share of attention"),
             description=f"Grid of squares: attention of the last token to every token, by layer. {title}.",
-            height=alt.Step(24),
+            height=24 * data["layer"].nunique(),
         )
     )
