@@ -1,0 +1,409 @@
+"""Charts of training: accuracy by hops, and what every head's scores do meanwhile.
+
+Tables in are those of `possym.experiments.learning_dynamics`. Charts show the median over seeds and the range between the
+smallest and the largest seed, unless a single seed is chosen.
+"""
+
+import altair as alt
+import pandas as pd
+
+from ..dynamics import learnt_steps, need, normalised_entropy, over_seeds, validation
+from ..errors import InputError
+from ..published import published
+from . import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, kind_color
+
+STEP = "Training step"
+TASKS = ("number", "letter")
+
+
+def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
+    """Return accuracy over training, one line for each hop count; a menu picks the median or a single seed.
+
+    Args:
+        accuracy: columns task, seed, split, step, hops, accuracy; the validation split is shown.
+        task: ``"number"`` or ``"letter"``.
+
+    Raises:
+        InputError: a column is missing, or no row belongs to the task.
+    """
+    table = validation(of_task(accuracy, task, []))
+    table = table[table["hops"] > 0]
+    summary = over_seeds(table, ["hops", "step"], "accuracy")
+    seeds = sorted(table["seed"].unique())
+    wide = table.pivot(index=["hops", "step"], columns="seed", values="accuracy")
+    wide.columns = [f"seed{seed}" for seed in wide.columns]
+    columns = ["median", "low", "high", *wide.columns]
+    data = summary.merge(wide, on=["hops", "step"])
+    packed = pack(data, ["hops"], ["step", *columns])
+    packed["hops"] = [hop_words(hops) for hops in packed["hops"]]
+    shown = alt.param(
+        name="shown",
+        value="median",
+        bind=alt.binding_select(
+            options=["median", *wide.columns],
+            labels=["median and range over seeds", *(f"seed {seed}" for seed in seeds)],
+            name="Show ",
+        ),
+    )
+    order = packed["hops"].tolist()
+    base = (
+        alt.Chart(packed)
+        .transform_flatten(["step", *columns])
+        .transform_calculate(accuracy="datum[shown]")
+        .encode(
+            x=alt.X("step:Q", title=STEP),
+            color=alt.Color("hops:N", title=None, sort=order).scale(domain=order, range=list(CATEGORIES[: len(order)])),
+        )
+    )
+    band = base.mark_area(opacity=alt.expr("shown == 'median' ? 0.2 : 0")).encode(
+        y=alt.Y("low:Q", title="Accuracy").scale(domain=[0, 1]), y2="high:Q"
+    )
+    line = base.mark_line().encode(
+        y=alt.Y("accuracy:Q", title="Accuracy").axis(format="%"),
+        strokeDash=alt.StrokeDash("hops:N", title=None, sort=order).scale(
+            domain=order, range=[[1, 0], [6, 3], [2, 2], [8, 2, 2, 2]][: len(order)]
+        ),
+        tooltip=["hops:N", alt.Tooltip("step:Q"), alt.Tooltip("accuracy:Q", format=".1%")],
+    )
+    title = learnt_words(table, task)
+    return (
+        (band + line)
+        .add_params(shown)
+        .properties(
+            title=alt.Title(title, subtitle=f"Validation accuracy by hop count; bands span {len(seeds)} seeds"),
+            description=f"Line chart, {task} task: accuracy over training steps, one line for each hop count. {title}.",
+            height=280,
+        )
+    )
+
+
+def steps_to_learn(accuracy: pd.DataFrame, level: float = 0.9) -> alt.LayerChart:
+    """Return the step at which each hop count reaches ``level``: a mark a seed, and the paper's readings."""
+    learnt = learnt_steps(accuracy, level)
+    learnt["hops"] = [hop_words(hops) for hops in learnt["hops"]]
+    learnt["source"] = "a seed here"
+    letter = published("P2.fig2.letter.learnt_step").value
+    readings = [("number", hop_words(1), published("P2.fig2.number.one_hop_step").value)]
+    readings += [("letter", hops, letter) for hops in sorted(learnt.loc[learnt["task"] == "letter", "hops"].unique())]
+    paper = pd.DataFrame(readings, columns=["task", "hops", "step"]).assign(source="the paper, off its plot")
+    data = pd.concat([learnt, paper[paper["task"].isin(learnt["task"])]], ignore_index=True)
+    missing = int(data["step"].isna().sum())
+    data["row"] = data["task"] + ", " + data["hops"]
+    rows = [f"{task}, {hops}" for task in TASKS for hops in sorted(data["hops"].unique())]
+    sources = ["a seed here", "the paper, off its plot"]
+    title = f"When each hop count first reaches {level:.0%} accuracy"
+    left_out = f"; {missing} never do and are left out" if missing else ""
+    return (
+        alt.Chart(data.dropna(subset=["step"]))
+        .mark_point(filled=True, size=70, opacity=0.75)
+        .encode(
+            x=alt.X("step:Q", title=STEP).scale(zero=True),
+            y=alt.Y("row:N", title=None, sort=rows).scale(domain=[row for row in rows if row in set(data["row"])]),
+            shape=alt.Shape("source:N", title=None).scale(domain=sources, range=["circle", "diamond"]),
+            color=alt.Color("source:N", title=None).scale(domain=sources, range=[CATEGORIES[0], NEUTRAL]),
+            tooltip=["task:N", "hops:N", alt.Tooltip("seed:N"), alt.Tooltip("step:Q", format=",")],
+        )
+        .properties(
+            title=alt.Title(title, subtitle=f"One mark a seed{left_out}"),
+            description=f"Dot plot: {title.lower()}, by task and hop count, one dot for each seed, with the paper's steps "
+            "as diamonds.",
+            height=26 * data["row"].nunique(),
+        )
+    )
+
+
+def head_color(positional: float, symbolic: float) -> str:
+    """Return the colour of a place in the plane of scores, as #rrggbb.
+
+    Blue is positional alone, vermillion symbolic alone, grey both (nearly uniform attention), white neither.
+
+    >>> head_color(1, 0), head_color(0, 1), head_color(1, 1), head_color(0, 0)
+    ('#0072b2', '#d55e00', '#7f7f7f', '#ffffff')
+    """
+    corners = {
+        POSITIONAL: positional * (1 - symbolic),
+        SYMBOLIC: symbolic * (1 - positional),
+        NEUTRAL: positional * symbolic,
+        "#ffffff": (1 - positional) * (1 - symbolic),
+    }
+    mixed = [sum(int(color[i : i + 2], 16) * part for color, part in corners.items()) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(min(max(channel, 0), 255)):02x}" for channel in mixed)
+
+
+def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> alt.LayerChart:
+    """Return every layer's kind over training as one strip a layer, coloured by `head_color` of the median scores.
+
+    Evaluations are thinned evenly to at most ``columns``, first and last kept. The letter at the right end names
+    heads whose median scores end at 0.9 and 0.1 or purer: P positional, S symbolic.
+
+    Raises:
+        InputError: a column is missing, or no row belongs to the task.
+    """
+    plane = median_plane(of_task(scores, task, ["seed", "step", "layer", "positional", "symbolic"]))
+    steps = thin(sorted(plane["step"].unique()), columns)
+    plane = plane[plane["step"].isin(steps)].copy()
+    plane["color"] = [head_color(p, s) for p, s in zip(plane["positional"], plane["symbolic"], strict=True)]
+    plane["evaluation"] = plane["step"].map({step: index for index, step in enumerate(steps)})
+    last = plane[plane["step"] == steps[-1]].copy()
+    last["letter"] = [letter_of(p, s) for p, s in zip(last["positional"], last["symbolic"], strict=True)]
+    marks = {letter: int((last["letter"] == letter).sum()) for letter in "PS"}
+    title = (
+        f"{task.capitalize()} task: {marks['P']} layers end positional, {marks['S']} symbolic, by the median over seeds"
+    )
+    labels = ", ".join(f"{index}: '{step:,}'" for index, step in enumerate(steps))
+    layers = alt.Y("layer:O", title="Layer")
+    arrays = ["evaluation", "step", "positional", "symbolic", "color"]
+    strips = (
+        alt.Chart(pack(plane, ["layer"], arrays))
+        .transform_flatten(arrays)
+        .mark_rect()
+        .encode(
+            x=alt.X("evaluation:O", title=f"{STEP} (evaluations evenly thinned; denser early)").axis(
+                labelExpr=f"({{{labels}}})[datum.value]", labelOverlap=True, labelAngle=0, ticks=False
+            ),
+            y=layers,
+            color=alt.Color("color:N", scale=None),
+            tooltip=[
+                "layer:O",
+                "step:Q",
+                alt.Tooltip("positional:Q", format=".2f"),
+                alt.Tooltip("symbolic:Q", format=".2f"),
+            ],
+        )
+    )
+    ends = (
+        alt.Chart(last[["layer", "evaluation", "letter"]])
+        .mark_text(fontWeight="bold", color="white", align="center")
+        .encode(x="evaluation:O", y=layers, text="letter:N")
+    )
+    return (strips + ends).properties(
+        title=alt.Title(
+            title,
+            subtitle="Blue positional, vermillion symbolic, grey both (near uniform), white neither; P, S: pure at γ = 0.1",
+        ),
+        description=f"Heat map, {task} task: the kind of every layer's head over training. {title}.",
+        height=20 * plane["layer"].nunique(),
+    )
+
+
+def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
+    """Return the heads in the plane of their two scores, median over seeds; a slider scrubs through training.
+
+    A menu picks the task. The size of a mark is the head's entropy, scaled over its own training. The shaded corners
+    are where a head is pure at γ = 0.1.
+
+    Raises:
+        InputError: a column is missing, or the table is empty.
+    """
+    need(scores, ["task", "seed", "step", "layer", "positional", "symbolic", "entropy"])
+    tasks = [task for task in TASKS if task in set(scores["task"])]
+    entropy = over_seeds(normalised_entropy(scores), ["task", "layer", "step"], "entropy")
+    plane = median_plane(scores).merge(
+        entropy.rename(columns={"median": "entropy"})[["task", "layer", "step", "entropy"]],
+        on=["task", "layer", "step"],
+    )
+    steps = thin(sorted(plane["step"].unique()), columns)
+    plane = plane[plane["step"].isin(steps)].copy()
+    plane["evaluation"] = plane["step"].map({step: index for index, step in enumerate(steps)})
+    plane["color"] = [head_color(p, s) for p, s in zip(plane["positional"], plane["symbolic"], strict=True)]
+    arrays = ["evaluation", "step", "positional", "symbolic", "entropy", "color"]
+    packed = pack(plane, ["task", "layer"], arrays)
+    at = alt.param(
+        name="evaluation",
+        value=len(steps) - 1,
+        bind=alt.binding_range(min=0, max=len(steps) - 1, step=1, name="Evaluation, first to last "),
+    )
+    task = alt.param(name="task", value=tasks[0], bind=alt.binding_radio(options=tasks, name="Task "))
+    gamma = 0.1
+    corners = pd.DataFrame(
+        [
+            {"x": 0, "x2": gamma, "y": 1 - gamma, "y2": 1, "kind": "positional"},
+            {"x": 1 - gamma, "x2": 1, "y": 0, "y2": gamma, "kind": "symbolic"},
+        ]
+    )
+    corner = (
+        alt.Chart(corners)
+        .mark_rect(opacity=0.25)
+        .encode(
+            x=alt.X("x:Q", title="Symbolic score").scale(domain=[0, 1]),
+            x2="x2:Q",
+            y=alt.Y("y:Q", title="Positional score").scale(domain=[0, 1]),
+            y2="y2:Q",
+            color=kind_color().legend(None),
+        )
+    )
+    base = alt.Chart(packed).transform_filter("datum.task == task").transform_flatten(arrays)
+    place = {"x": "symbolic:Q", "y": "positional:Q"}
+    trail = (
+        base.transform_filter("datum.evaluation <= evaluation")
+        .mark_line(color=NEUTRAL, strokeWidth=1, opacity=0.35)
+        .encode(**place, detail="layer:N", order="evaluation:Q")
+    )
+    now = base.transform_filter("datum.evaluation == evaluation")
+    dots = now.mark_point(filled=True, opacity=0.85, stroke=INK, strokeWidth=1).encode(
+        **place,
+        fill=alt.Fill("color:N", scale=None),
+        size=alt.Size("entropy:Q", title="Entropy, scaled per head")
+        .scale(domain=[0, 1], range=[50, 400])
+        .legend(values=[0, 0.5, 1], orient="bottom"),
+        tooltip=["layer:O", "step:Q", *(alt.Tooltip(f"{name}:Q", format=".2f") for name in arrays[2:5])],
+    )
+    names = now.mark_text(fontSize=11, fontWeight="bold", dx=12, dy=-9).encode(**place, text="layer:N")
+    clock = (
+        now.transform_aggregate(step="max(step)")
+        .mark_text(align="right", fontSize=13)
+        .encode(x=alt.datum(0.98), y=alt.datum(0.94), text=alt.Text("label:N"))
+        .transform_calculate(label="'step ' + format(datum.step, ',')")
+    )
+    return (
+        (corner + trail + dots + names + clock)
+        .add_params(at, task)
+        .properties(
+            title=alt.Title(
+                "Where each layer's head goes in training",
+                subtitle="Number: layer; median over seeds; shaded corners: pure at γ = 0.1",
+            ),
+            description="Scatter plot with a slider over training: each layer's head by symbolic score (across) and "
+            "positional score (up), with its path so far. The corners of pure heads are shaded.",
+            height=420,
+        )
+    )
+
+
+def entropy_by_layer(scores: pd.DataFrame, task: str) -> alt.Chart:
+    """Return the attention entropy of every layer over training, median over seeds, in nats.
+
+    Raises:
+        InputError: a column is missing, or no row belongs to the task.
+    """
+    table = of_task(scores, task, ["seed", "step", "layer", "entropy"])
+    data = over_seeds(table, ["layer", "step"], "entropy")
+    packed = pack(data, ["layer"], ["step", "median"])
+    first, last = (data.loc[data["step"] == edge(data["step"]), "median"].mean() for edge in (min, max))
+    title = f"{task.capitalize()} task: mean entropy goes from {first:.2f} to {last:.2f} nats"
+    return (
+        alt.Chart(packed)
+        .transform_flatten(["step", "median"])
+        .mark_line(strokeWidth=1.75)
+        .encode(
+            x=alt.X("step:Q", title=STEP),
+            y=alt.Y("median:Q", title="Entropy (nats)").scale(zero=True),
+            color=alt.Color("layer:O", title="Layer").scale(scheme="viridis"),
+            tooltip=["layer:O", "step:Q", alt.Tooltip("median:Q", format=".2f", title="entropy")],
+        )
+        .properties(
+            title=alt.Title(
+                title, subtitle="One line a layer, median over seeds; uniform attention over n keys has ln n"
+            ),
+            description=f"Line chart, {task} task: attention entropy over training, one line for each layer. {title}.",
+            height=240,
+        )
+    )
+
+
+def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
+    """Return how many heads end pure, by task, γ and kind: mean, range over seeds, and the paper's reading.
+
+    Args:
+        counts: of `possym.dynamics.pure_counts`.
+    """
+    need(counts, ["task", "seed", "gamma", "kind", "heads"])
+    data = over_seeds(counts, ["task", "gamma", "kind"], "heads")
+    paper = []
+    for row in data.itertuples():
+        figure = "fig7" if row.gamma == 0.05 and row.task == "number" else "fig2"
+        known = row.gamma == 0.1 or figure == "fig7"
+        paper.append(published(f"P2.{figure}.{row.task}.pure_{row.kind}").value if known else None)
+    data["paper"] = paper
+    data["row"] = [f"{row.task}, γ = {row.gamma:g}, {row.kind}" for row in data.itertuples()]
+    order = [
+        f"{task}, γ = {gamma:g}, {kind}"
+        for task in TASKS
+        for gamma in sorted(data["gamma"].unique(), reverse=True)
+        for kind in ("positional", "symbolic")
+    ]
+    base = alt.Chart(data).encode(y=alt.Y("row:N", title=None, sort=order).axis(labelLimit=260))
+    kinds = kind_color()
+    spread = base.mark_rule(strokeWidth=6, opacity=0.35).encode(
+        x=alt.X("low:Q", title="Pure heads at the end of training").scale(zero=True), x2="high:Q", color=kinds
+    )
+    mean = base.mark_point(filled=True, size=90).encode(
+        x="mean:Q", color=kinds, tooltip=["row:N", alt.Tooltip("mean:Q", format=".1f"), "low:Q", "high:Q", "paper:Q"]
+    )
+    theirs = (
+        base.transform_filter("isValid(datum.paper)")
+        .mark_point(filled=False, shape="diamond", size=130, color=INK, strokeWidth=1.5)
+        .encode(x="paper:Q")
+    )
+    means = "; ".join(f"{row.row} {row.mean:.1f}" for row in data.itertuples())
+    return (spread + mean + theirs).properties(
+        title=alt.Title(
+            "How many heads end pure, and what the paper counts",
+            subtitle=f"Dot: mean of {int(data['seeds'].max())} seeds; bar: smallest to largest seed; diamond: the paper",
+        ),
+        description=f"Dot plot of pure heads by task, γ and kind. Means: {means}.",
+        height=26 * len(data),
+    )
+
+
+def median_plane(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the median over seeds of both scores (task, layer, step, positional, symbolic)."""
+    by = ["task", "layer", "step"]
+    return scores.groupby(by, as_index=False)[["positional", "symbolic"]].median()
+
+
+def letter_of(positional: float, symbolic: float, gamma: float = 0.1) -> str:
+    """Return P or S for a pair of scores that is pure at ``gamma``, else nothing."""
+    if positional >= 1 - gamma and symbolic <= gamma:
+        return "P"
+    return "S" if symbolic >= 1 - gamma and positional <= gamma else ""
+
+
+def learnt_words(table: pd.DataFrame, task: str) -> str:
+    """Return which hop count a task learns first and last, in words."""
+    learnt = over_seeds(learnt_steps(table), ["hops"], "step").dropna(subset=["median"]).sort_values("median")
+    name = f"{task.capitalize()} task"
+    if learnt.empty:
+        return f"{name}: no hop count reaches 90 % in most seeds"
+    first, last = learnt.iloc[0], learnt.iloc[-1]
+    if len(learnt) < table["hops"].nunique() or len(learnt) == 1:
+        return f"{name}: {hop_words(first['hops'])} is first to reach 90 %, at step {first['median']:,.0f}; not all do"
+    return (
+        f"{name}: {hop_words(first['hops'])} first reaches 90 % at step {first['median']:,.0f}, "
+        f"{hop_words(last['hops'])} last at step {last['median']:,.0f}"
+    )
+
+
+def hop_words(hops: float) -> str:
+    """Return 1 → "1 hop", 2 → "2 hops"."""
+    return f"{int(hops)} hop{'s' if hops != 1 else ''}"
+
+
+def of_task(table: pd.DataFrame, task: str, columns: list[str]) -> pd.DataFrame:
+    """Return the rows of one task, or raise an InputError that says what is missing."""
+    need(table, ["task", *columns])
+    rows = table[table["task"] == task]
+    if rows.empty:
+        raise InputError(f"task = {task!r}: the table has {', '.join(sorted(table['task'].unique()))}")
+    return rows
+
+
+def pack(data: pd.DataFrame, by: list[str], columns: list[str]) -> pd.DataFrame:
+    """Return one row for each group of ``by`` with lists in ``columns``: what `transform_flatten` unpacks in the page.
+
+    >>> pack(pd.DataFrame({"layer": [0, 0], "step": [0, 5]}), ["layer"], ["step"])["step"].tolist()
+    [[0, 5]]
+    """
+    ordered = data.sort_values([*by, "step"]).round(4)
+    return ordered.groupby(by)[columns].agg(lambda values: values.tolist()).reset_index()
+
+
+def thin(steps: list[int], most: int) -> list[int]:
+    """Return at most ``most`` of ``steps``, evenly, first and last kept.
+
+    >>> thin([0, 10, 20, 30, 40], 3)
+    [0, 20, 40]
+    """
+    if len(steps) <= most:
+        return steps
+    return [steps[round(index * (len(steps) - 1) / (most - 1))] for index in range(most)]
