@@ -19,7 +19,7 @@ def parser(description: str, output: str) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--device", default="auto", help="auto, cpu or cuda")
     options.add_argument("--tiny", action="store_true", help="small sizes, to try the script on a CPU")
-    default = Path(__file__).parent / "results" / output
+    default = Path(__file__).parent / "measured" / output
     options.add_argument("--output", type=Path, default=default, help="JSON to write")
     return options
 

@@ -209,8 +209,8 @@ def test_accuracy_by_hops_counts_right_answers():
     batch = study.stack([study.draw(NumberTask(), 40, (1, 2), study.generator(s, "data")) for s in (0, 1)])
     hops = batch.hops
     found = study.accuracy_by_hops(Oracle(), batch, (1, 2))["accuracy"]
-    expected = torch.tensor([[1, 1, 1], [0.5, 1, 0]])
-    torch.testing.assert_close(found, expected, atol=0.05, rtol=0)
+    expected = torch.tensor([[1, 1, 1], [0.5, 1, 0]], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
 
 def test_draws_have_equal_shares_in_mixed_order():
