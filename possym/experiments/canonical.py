@@ -78,7 +78,9 @@ class Config(ExperimentConfig):
         if not all(count >= 1 for count in self.plane_counts) or not all(t > 0 for t in self.temperatures):
             raise ConfigError(f"plane_counts = {self.plane_counts}, temperatures = {self.temperatures}: all above 0")
         if max(self.test_sequences, self.scored_sequences) > self.final_sequences:
-            raise ConfigError(f"final_sequences = {self.final_sequences}: the other tests read the first of these; give more")
+            raise ConfigError(
+                f"final_sequences = {self.final_sequences}: the other tests read the first of these; give more"
+            )
         if self.final_sequences < self.long_length:
             raise ConfigError(f"final_sequences = {self.final_sequences}: every answer's place needs one; give more")
 
@@ -201,7 +203,10 @@ class Sequences:
                 for done in range(0, count, 2**16)
             ]
             drawn.append(
-                [torch.cat([x.to(torch.int16) for x in column]) for column in zip(*((p.tokens, p.answer, p.path[:, 1]) for p in parts))]
+                [
+                    torch.cat([x.to(torch.int16) for x in column])
+                    for column in zip(*((p.tokens, p.answer, p.path[:, 1]) for p in parts))
+                ]
             )
         self.tokens, self.answers, self.places = (torch.stack(column) for column in zip(*drawn))
         self.answers -= first
@@ -269,9 +274,7 @@ def measure(model: ToyEnsemble, test: Sequences, config: Config) -> dict[str, Te
     for row in range(config.scored_sequences):
         relocated = model.relocated(test.tokens[:, row : row + 1].long())[:, 0]
         for column, temperature in enumerate(config.temperatures):
-            scores = swap_scores(
-                relocated[:, :-1, :-1], extra_logits=relocated[:, -1:, -1], temperature=temperature
-            )
+            scores = swap_scores(relocated[:, :-1, :-1], extra_logits=relocated[:, -1:, -1], temperature=temperature)
             sums[:, :, column] += torch.stack(scores)
     positional, symbolic, entropy = sums / config.scored_sequences
     return {"by_place": by_place, "positional": positional, "symbolic": symbolic, "entropy": entropy[:, 0]}

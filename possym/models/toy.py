@@ -202,7 +202,9 @@ class ToyEnsemble(nn.Module):
         """Replace the angles of all members, (E, A), in radians a position, and leave the weights as they are."""
         angles = torch.as_tensor(angles, dtype=torch.float64, device=self.angles.device)
         if angles.shape != self.angles.shape or not angles.isfinite().all():
-            raise InputError(f"angles {tuple(angles.shape)}: expected finite angles of shape {tuple(self.angles.shape)}")
+            raise InputError(
+                f"angles {tuple(angles.shape)}: expected finite angles of shape {tuple(self.angles.shape)}"
+            )
         self.angles.copy_(angles)
 
     def check_tokens(self, tokens: Tensor) -> Tensor:
@@ -260,7 +262,9 @@ def check_members(members: Sequence[Member]) -> list[Member]:
     if not members:
         raise InputError("members is empty: give at least one Member(angles, planes, seed)")
     for member in members:
-        numbers = all(isinstance(a, (int, float)) and not isinstance(a, bool) and math.isfinite(a) for a in member.angles)
+        numbers = all(
+            isinstance(a, (int, float)) and not isinstance(a, bool) and math.isfinite(a) for a in member.angles
+        )
         if not member.angles or not numbers:
             raise InputError(f"{member}: angles are finite numbers, in radians a position, at least one")
         whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (member.planes, member.seed))

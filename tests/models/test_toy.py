@@ -29,9 +29,7 @@ def plain_logits(model, member, sequence):
     recipe = model.recipes[member]
     table = torch.eye(VOCABULARY) if model.embedding_kind == "one-hot" else model.embedding[member]
     answer_table = model.readout[member] if model.values_kind == "learnt" else model.answer_table
-    dimensions = [
-        (a, 2 * p, 2 * p + 1) for a in range(len(recipe.angles)) for p in range(recipe.planes)
-    ]
+    dimensions = [(a, 2 * p, 2 * p + 1) for a in range(len(recipe.angles)) for p in range(recipe.planes)]
 
     def content(projection, token):
         return [(projection[member][:, a, [x, y]].T @ table[token]).double() for a, x, y in dimensions]
@@ -62,9 +60,7 @@ def answers_of_tokens():
 @pytest.mark.parametrize("values", ["learnt", "fixed"])
 def test_members_match_one_transformer_written_plainly(embedding, values):
     answers = answers_of_tokens() if values == "fixed" else None
-    model = ToyEnsemble(
-        MEMBERS, VOCABULARY, width=5, embedding=embedding, values=values, outputs=3, answers=answers
-    )
+    model = ToyEnsemble(MEMBERS, VOCABULARY, width=5, embedding=embedding, values=values, outputs=3, answers=answers)
     tokens = draw_tokens(4, 3, LENGTH)
     logits, attention = model(tokens), model.attention(tokens)
     for member in range(len(MEMBERS)):
