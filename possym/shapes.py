@@ -16,7 +16,7 @@ from .rope import as_float
 
 
 class ShapeTest(NamedTuple):
-    """Mean bend over seeds, its 95 % t-interval (low, high), exact two-sided sign-flip p-value, and the shape's name."""
+    """Mean bend over seeds, its 95 % t-interval (low, high), exact sign-flip p-value, and the name of the shape."""
 
     bend: float
     low: float

@@ -10,7 +10,9 @@ Pieces, each one ensemble with its own checkpoint, every one over all seeds:
 - ``two-angles``: Partial induction on all unordered pairs of the fewer angles, equal ones included;
 - ``planes``: Retrieval and Partial induction, one angle, the number of planes varied.
 
-Members of one seed read the same sequences, fresh at every step; test sequences come from another stream.
+Members of one seed read the same sequences, fresh at every step; test sequences come from another stream. Heads
+with one plane keep the contents of their plane: ``<task>/query`` and ``<task>/key`` (heads, steps, V, 2) through the
+training of the first seed, ``final_query`` and ``final_key`` (seeds, heads, V, 2) after it.
 """
 
 import itertools
@@ -202,13 +204,9 @@ class Sequences:
                 task.sample(min(2**16, count - done), length=piece.length, generator=source)
                 for done in range(0, count, 2**16)
             ]
-            drawn.append(
-                [
-                    torch.cat([x.to(torch.int16) for x in column])
-                    for column in zip(*((p.tokens, p.answer, p.path[:, 1]) for p in parts))
-                ]
-            )
-        self.tokens, self.answers, self.places = (torch.stack(column) for column in zip(*drawn))
+            columns = [p.tokens for p in parts], [p.answer for p in parts], [p.path[:, 1] for p in parts]
+            drawn.append([torch.cat([x.to(torch.int16) for x in column]) for column in columns])
+        self.tokens, self.answers, self.places = (torch.stack(column) for column in zip(*drawn, strict=True))
         self.answers -= first
         self.members_a_seed = len(piece.heads)
         self.table = TokenTable(self.tokens, self.answers, config.batch)
@@ -238,12 +236,12 @@ def train(piece: Piece, config: Config, device: torch.device, number: int) -> di
         config.steps, config.batch, rate, betas=(0.9, 0.99), weight_decay=0.0, warmup=config.warmup
     )
     steps = evaluation_steps(config.steps, config.points)
-    traced = [i for i, (ids, planes) in enumerate(piece.heads) if planes == 1 and len(ids) == 1]
+    traced = traced_heads(piece, config)
 
     def evaluate(ensemble: ToyEnsemble) -> dict[str, Tensor]:
         accuracy = test.correct(ensemble, config.test_sequences).float().mean(1)
-        query, key = ensemble.contents()
-        return {"accuracy": accuracy, "query": query[traced, :, 0, :2], "key": key[traced, :, 0, :2]}
+        query, key = (table[traced, :, 0, :2] for table in ensemble.contents())  # of the first seed
+        return {"accuracy": accuracy, "query": query, "key": key}
 
     trainer = Trainer(
         model,
@@ -259,9 +257,18 @@ def train(piece: Piece, config: Config, device: torch.device, number: int) -> di
     with torch.no_grad():
         found = {name: values.transpose(0, 1).contiguous() for name, values in evaluations.items()}
         found |= measure(model, test, config)
+        for side, table in zip(("query", "key"), model.contents(), strict=True):
+            found[f"final_{side}"] = table.unflatten(0, (config.seeds, -1))[:, traced, :, 0, :2]
         if piece.name == "one-angle":
             found["swapped"] = swap_angles(model, test, config)
     return {name: values.cpu().contiguous() for name, values in found.items()}
+
+
+def traced_heads(piece: Piece, config: Config) -> list[int]:
+    """Return which of a piece's heads have one plane of one of the few angles: their contents are kept as arrays."""
+    return [
+        n for n, (ids, planes) in enumerate(piece.heads) if planes == 1 and len(ids) == 1 and ids[0] in config.few_ids
+    ]
 
 
 def measure(model: ToyEnsemble, test: Sequences, config: Config) -> dict[str, Tensor]:
@@ -308,12 +315,12 @@ def run(config: Config) -> Study:
         for name, table in tabulate(piece, config, found).items():
             tables.setdefault(name, []).append(table)
         if piece.name == "one-angle":
-            wanted = [i for i, (ids, planes) in enumerate(piece.heads) if planes == 1]
-            keep = [n for n, i in enumerate(wanted) if piece.heads[i][0][0] in config.few_ids]
-            for side in ("query", "key"):
-                arrays[f"{piece.task}/{side}"] = found[side][keep]
+            arrays |= {f"{piece.task}/{name}": found[name] for name in ("query", "key", "final_query", "final_key")}
     joined = {name: compact(pd.concat(parts, ignore_index=True)) for name, parts in tables.items()}
-    settings = {"traced_ids": list(config.few_ids), "traced_steps": evaluation_steps(config.steps, config.points)}
+    settings = {
+        "traced_ids": [i for i in config.frequency_ids if i in config.few_ids],
+        "traced_steps": evaluation_steps(config.steps, config.points),
+    }
     return Study(joined, arrays, {"seeds": list(range(config.seed, config.seed + config.seeds)), **settings})
 
 

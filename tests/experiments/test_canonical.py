@@ -159,6 +159,9 @@ def test_killed_run_ends_as_a_straight_one(tmp_path, monkeypatch):
         pd.testing.assert_frame_equal(resumed.tables[name], table)
     for name, array in straight.arrays.items():
         assert torch.equal(resumed.arrays[name], array)
+    for task in canonical.TASKS:
+        for side in ("query", "key"):
+            assert torch.equal(straight.arrays[f"{task}/{side}"][:, -1], straight.arrays[f"{task}/final_{side}"][0])
 
 
 @pytest.mark.parametrize(
