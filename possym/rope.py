@@ -74,10 +74,24 @@ def rotate(x: Tensor, positions: Tensor | float, frequencies: Tensor, layout: st
             f"positions {tuple(positions.shape)} do not broadcast against the leading shape of x {tuple(x.shape)}"
         ) from None
     angles = (positions[..., None] * frequencies.to(x.device, torch.float64)).remainder(2 * math.pi)
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    first, second = planes(x, frequencies, layout).unbind(-1)
+    return turn(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype), layout)
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+    """Turn every plane of ``x`` (..., D) by the angle whose cosine and sine (..., F) are given.
+
+    Cosines and sines that a model has scaled scale the planes too; −``sin`` applies the transpose.
+
+    Raises:
+        InputError: unknown layout, or more planes than dimensions.
+
+    >>> turn(torch.tensor([1.0, 0.0]), torch.tensor([0.0]), torch.tensor([1.0]), "half")
+    tensor([0., 1.])
+    """
+    count = cos.shape[-1]
+    first, second = planes(x, cos.new_empty(count), layout).unbind(-1)
     turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
-    rest = x[..., 2 * len(frequencies) :].expand(*turned.shape[:-2], -1)
+    rest = x[..., 2 * count :].expand(*turned.shape[:-2], -1)
     if layout == "interleaved":
         return torch.cat([turned.flatten(-2), rest], -1)
     return torch.cat([turned[..., 0], turned[..., 1], rest], -1)

@@ -177,25 +177,51 @@ def swap_scores(
     attention = attention[..., :count]
 
     if blocks is None:
-        first, second = torch.triu_indices(count, count, 1, device=relocated.device)
-        mean = attention
-        before = logits[..., first], logits[..., second]
-        after = relocated[..., second, first], relocated[..., first, second]
-    else:
-        starts, stops = check_blocks(blocks, count)
-        first, second = torch.triu_indices(len(starts), len(starts), 1, device=relocated.device)
-        starts, stops = starts.to(relocated.device), stops.to(relocated.device)
-        mean = torch.stack([attention[..., a:b].mean(-1) for a, b in blocks], -1)
-        own = run_mean(relocated, starts, starts, stops - starts)
-        before = own[..., first], own[..., second]
-        lengths = stops - starts
-        after = (
-            run_mean(relocated, starts[second], starts[first], lengths[second]),
-            run_mean(relocated, starts[first], stops[second] - lengths[first], lengths[first]),
-        )
+        return Scores(*token_swaps(relocated, attention, temperature), entropy)
+    starts, stops = check_blocks(blocks, count)
+    first, second = torch.triu_indices(len(starts), len(starts), 1, device=relocated.device)
+    starts, stops = starts.to(relocated.device), stops.to(relocated.device)
+    mean = torch.stack([attention[..., a:b].mean(-1) for a, b in blocks], -1)
+    own = run_mean(relocated, starts, starts, stops - starts)
+    before = own[..., first], own[..., second]
+    lengths = stops - starts
+    after = (
+        run_mean(relocated, starts[second], starts[first], lengths[second]),
+        run_mean(relocated, starts[first], stops[second] - lengths[first], lengths[first]),
+    )
     same, crossed = pair_cosines(*before, *after)
     weight = ((mean[..., first] - mean[..., second]).abs() / temperature).softmax(-1)
     return Scores((weight * same).sum(-1), (weight * crossed).sum(-1), entropy)
+
+
+def token_swaps(relocated: Tensor, attention: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return Σ α cos(v′, v) and Σ α cos(v′, reverse(v)) over all pairs of single tokens, a band of rows at a time.
+
+    With x and y the differences of the two log entries of v and v′, r = e^−|x| and s = e^−|y|, the cosine is
+    (1 + rs)/n where x and y have one sign and (r + s)/n where they do not, n² = (1 + r²)(1 + s²). α needs no
+    exponential of its own: |d_i − d_j| = max − min − (max − d_larger) − (d_smaller − min).
+    """
+    count = relocated.shape[-1]
+    logits = relocated.diagonal(dim1=-2, dim2=-1)
+    larger = ((attention - attention.amax(-1, keepdim=True)) / temperature).exp()
+    smaller = ((attention.amin(-1, keepdim=True) - attention) / temperature).exp()
+    band = 2**24 if relocated.is_cuda else 2**17
+    rows = max(1, band * count // relocated.numel())
+    totals = 0
+    for start in range(0, count - 1, rows):
+        here, after = slice(start, start + rows), slice(start, count)
+        x = logits[..., here, None] - logits[..., None, after]
+        y = relocated[..., after, here].mT - relocated[..., here, after]
+        agree = (x < 0) == (y < 0)
+        r, s = x.abs_().neg_().exp_(), y.abs_().neg_().exp_()
+        weight = torch.maximum(
+            larger[..., here, None] * smaller[..., None, after], smaller[..., here, None] * larger[..., None, after]
+        ).triu_(1)
+        share = weight * ((1 + r * r) * (1 + s * s)).rsqrt_()
+        straight, crossed = share * (1 + r * s), share * r.add_(s)
+        sums = [torch.where(agree, straight, crossed), torch.where(agree, crossed, straight), weight]
+        totals = totals + torch.stack([part.sum((-2, -1)) for part in sums])
+    return totals[0] / totals[2], totals[1] / totals[2]
 
 
 def pair_cosines(v1: Tensor, v2: Tensor, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,9 +269,12 @@ def exclusion(relocated: Tensor) -> Exclusion:
     """
     relocated = check_relocated(relocated)
     logits = relocated.diagonal(dim1=-2, dim2=-1)
-    positional = (relocated - logits.unsqueeze(-2)).square().sum((-2, -1))
-    symbolic = (relocated - logits.unsqueeze(-1)).square().sum((-2, -1))
-    bound = (positional + symbolic) / relocated.shape[-1] ** 2
+    count = relocated.shape[-1]
+    positional, symbolic = (
+        count * (variance + (mean - logits).square()).sum(-1)
+        for variance, mean in (torch.var_mean(relocated, dim, correction=0) for dim in (-2, -1))
+    )
+    bound = (positional + symbolic) / count**2
     return Exclusion(logits.var(-1, correction=0), positional, symbolic, bound)
 
 
@@ -280,7 +309,7 @@ def check_relocated(relocated: Tensor) -> Tensor:
     relocated = as_float(relocated, "relocated")
     if relocated.ndim < 2 or relocated.shape[-1] != relocated.shape[-2] or relocated.shape[-1] < 2:
         raise InputError(f"relocated {tuple(relocated.shape)}: expected (..., T, T) with at least two keys")
-    if not relocated.isfinite().all():
+    if not all(extreme.isfinite() for extreme in relocated.aminmax()):
         raise InputError("relocated holds values that are not finite: leave masked keys out, and check the model")
     return relocated
 
