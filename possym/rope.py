@@ -82,14 +82,11 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
 
     Cosines and sines that a model has scaled scale the planes too; −``sin`` applies the transpose.
 
-    Raises:
-        InputError: unknown layout, or more planes than dimensions.
-
     >>> turn(torch.tensor([1.0, 0.0]), torch.tensor([0.0]), torch.tensor([1.0]), "half")
     tensor([0., 1.])
     """
     count = cos.shape[-1]
-    first, second = planes(x, cos.new_empty(count), layout).unbind(-1)
+    first, second = pairs(x, count, layout).unbind(-1)
     turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
     rest = x[..., 2 * count :].expand(*turned.shape[:-2], -1)
     if layout == "interleaved":
@@ -108,7 +105,12 @@ def planes(x: Tensor, frequencies: Tensor, layout: str) -> Tensor:
             [1., 3.]])
     """
     check_planes(x.shape[-1], frequencies, layout)
-    rotating = x[..., : 2 * len(frequencies)]
+    return pairs(x, len(frequencies), layout)
+
+
+def pairs(x: Tensor, count: int, layout: str) -> Tensor:
+    """Return the first ``count`` pairs of dimensions of ``x`` (..., D) as (..., count, 2)."""
+    rotating = x[..., : 2 * count]
     if layout == "interleaved":
         return rotating.unflatten(-1, (-1, 2))
     return rotating.unflatten(-1, (2, -1)).transpose(-1, -2)

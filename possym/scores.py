@@ -269,12 +269,10 @@ def exclusion(relocated: Tensor) -> Exclusion:
     """
     relocated = check_relocated(relocated)
     logits = relocated.diagonal(dim1=-2, dim2=-1)
-    count = relocated.shape[-1]
     positional, symbolic = (
-        count * (variance + (mean - logits).square()).sum(-1)
-        for variance, mean in (torch.var_mean(relocated, dim, correction=0) for dim in (-2, -1))
+        torch.linalg.vector_norm(relocated - logits.unsqueeze(dim), dim=(-2, -1)).square() for dim in (-2, -1)
     )
-    bound = (positional + symbolic) / count**2
+    bound = (positional + symbolic) / relocated.shape[-1] ** 2
     return Exclusion(logits.var(-1, correction=0), positional, symbolic, bound)
 
 

@@ -1,0 +1,800 @@
+"""Queries and keys of every attention layer of a Hugging Face RoPE model, taken in one forward pass.
+
+- `Capture(model)` finds out, layer by layer and by asking the model itself, which dimensions form the RoPE planes,
+  and checks its reading against the model's own rotation at other places.
+- `Capture.run(tokens, visit)` runs the model once and hands each layer's `LayerInputs` to ``visit`` while the pass
+  goes on, so that memory does not grow with the layers.
+- `LayerInputs.relocated_logits` gives the logit of every key content at every key place.
+
+The model keeps its own attention: what is captured is handed on unchanged, under the model's own mask, and
+everything that was switched for the pass is put back afterwards.
+
+Three conventions that bite:
+- transformers hands its attention function queries and keys *after* rotation, never the cosines. Those are read
+  where the attention module receives them, in the same pass, because some models change them with the length.
+- A mask function must be registered beside the attention function, or the model silently runs without causality.
+- Keys are contents frozen where they were computed. In layer 0, relocating a key equals moving its token; deeper it
+  is the counterfactual that the papers' code uses too.
+"""
+
+import copy
+import inspect
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .errors import InputError, UnsupportedModelError
+from .rope import pairs, turn
+
+PROBE_LENGTH = 12
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How one layer turns its queries and keys: which dimensions pair up, and how its tables are read.
+
+    ``order`` (D,) puts the planes' first dimensions first, fastest plane first, then their second dimensions, then
+    what does not rotate: the ``"half"`` layout of `possym.rope`. ``columns`` (F,) are the table columns of the planes,
+    ``sign`` the direction of the turn. ``query_weight`` and ``key_weight`` are gains applied after the rotation.
+    """
+
+    order: Tensor
+    columns: Tensor
+    sign: int
+    query_weight: Tensor | None
+    key_weight: Tensor | None
+
+
+@dataclass
+class Layer:
+    """What the probe found out about one attention layer."""
+
+    layer: int
+    heads: int
+    key_heads: int
+    width: int
+    rotation: Rotation | None
+    method: str
+    self_check: float
+    window: int | None = None
+    shares_keys: bool = False
+    sinks: bool = False
+    softcap: float | None = None
+
+
+@dataclass
+class LayerInputs:
+    """What one attention layer did with one query: the query, every key before rotation, and the tables.
+
+    Attributes:
+        layer: number of the layer, from 0.
+        query: (B, H, D) the query after rotation, gains included, in the order of `Rotation`.
+        keys: (B, G, T, D) key contents before rotation, in the same order; H is a multiple of G.
+        cos, sin: (T, F) tables as the model used them, fastest plane first; F = 0 where the layer does not rotate.
+        angles: (F,) radians a position, read off the tables, to their precision.
+        query_place: place of the query.
+        moved: (N,) places of the keys that the query sees before itself.
+        scale: factor of the logits.
+        softcap: c of c·tanh(logit/c), or None.
+        sinks: (H,) logits of the layer's sinks, or None.
+        replayed: (B, H, N + 1, N + 1) logits of the moved keys and the query's own at each other's places, asked from
+            the model itself where its rotation does not turn planes; else None.
+    """
+
+    layer: int
+    query: Tensor
+    keys: Tensor
+    cos: Tensor
+    sin: Tensor
+    angles: Tensor
+    query_place: int
+    moved: Tensor
+    scale: float
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    replayed: Tensor | None = None
+
+    @property
+    def heads(self) -> int:
+        """Number of query heads."""
+        return self.query.shape[1]
+
+    def relocated_logits(self, heads: slice = slice(None), *, per_plane: slice | None = None) -> Tensor:
+        """Return the logit of every moved key's content at every moved key's place.
+
+        Args:
+            heads: which query heads.
+            per_plane: which planes to return one by one (``slice(None)`` for all) instead of their sum. Planes are
+                taken before the softcap: only there do they add up to the head.
+
+        Returns:
+            (B, h, N, N), with ``per_plane`` (B, h, f, N, N), float32; entry [a, b] is content a at place b.
+
+        Raises:
+            UnsupportedModelError: planes of a layer whose rotation is not pairs of dimensions.
+        """
+        if self.replayed is not None:
+            if per_plane is not None:
+                raise UnsupportedModelError(
+                    f"layer {self.layer} does not rotate pairs of dimensions, so it has no planes to score: leave "
+                    "per_frequency out"
+                )
+            return self.capped(self.replayed[:, heads, :-1, :-1])
+        query = self.query[:, heads] * self.scale
+        group = torch.arange(self.heads, device=self.keys.device)[heads] // (self.heads // self.keys.shape[1])
+        keys = self.keys[:, group][:, :, self.moved]
+        turned = turn(query.unsqueeze(-2), self.cos[self.moved], -self.sin[self.moved], "half")
+        if per_plane is None:
+            return self.capped(keys @ turned.mT)
+        keys, turned = (pairs(x, len(self.angles), "half")[..., per_plane, :] for x in (keys, turned))
+        return torch.einsum("bhafc,bhtfc->bhfat", keys, turned)
+
+    def own_logits(self, heads: slice = slice(None), *, per_plane: slice | None = None) -> Tensor:
+        """Return the logit of the query's own key (B, h, 1), with ``per_plane`` (B, h, f, 1)."""
+        if self.replayed is not None and per_plane is None:
+            return self.capped(self.replayed[:, heads, -1, -1:])
+        place = torch.tensor([self.query_place], device=self.keys.device)
+        own = LayerInputs(**(vars(self) | dict(moved=place))).relocated_logits(heads, per_plane=per_plane)
+        return own.squeeze(-1)
+
+    def extra_logits(self, heads: slice = slice(None)) -> Tensor:
+        """Return the logits of what is attended but never moved (B, h, X): the query's own key, and sinks."""
+        own = self.own_logits(heads)
+        if self.sinks is None:
+            return own
+        return torch.cat([own, self.sinks[heads].expand(len(own), -1).unsqueeze(-1)], -1)
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """Return logits after the layer's softcap."""
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+
+
+class Capture:
+    """Reads the queries and keys of a causal RoPE language model from transformers.
+
+    Args:
+        model: a transformers model with rotary attention; any dtype, any device, several devices too.
+
+    Attributes:
+        layers: what was found out about each attention layer, by number.
+        coverage: DataFrame with one row a layer of the model: attention, planes, method, self_check, window, ….
+
+    Raises:
+        UnsupportedModelError: not a transformers model, not causal, or nothing that rotates.
+
+    Source: the relocated keys of 2511.11579, section 3, taken as 2605.31558's code takes them.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+    ...                      num_attention_heads=4, num_key_value_heads=2)
+    >>> capture = Capture(LlamaForCausalLM(config))
+    >>> shapes = []
+    >>> _ = capture.run(torch.arange(7), lambda inputs: shapes.append(inputs.relocated_logits().shape))
+    >>> shapes
+    [torch.Size([1, 4, 6, 6]), torch.Size([1, 4, 6, 6])]
+    """
+
+    def __init__(self, model: nn.Module):
+        check_model(model)
+        self.model = model
+        self.layers: dict[int, Layer] = {}
+        self.device = model.get_input_embeddings().weight.device
+        if self.device.type == "meta":
+            self.device = torch.device(next(d for d in model.hf_device_map.values() if d != "disk"))
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+        tokens = (torch.arange(PROBE_LENGTH, device=self.device) * 7919 + 11) % vocabulary
+        self.forward(tokens[None], self.probe, PROBE_LENGTH - 1)
+        text = model.config.get_text_config()
+        rows = []
+        for number in range(getattr(text, "num_hidden_layers", len(self.layers))):
+            found = self.layers.get(number)
+            if found is None:
+                rows.append(dict(layer=number, attention=False, rotates=False, planes=0, method="none"))
+                continue
+            count = len(found.rotation.columns) if found.rotation else 0
+            rows.append(
+                dict(
+                    layer=number,
+                    attention=True,
+                    rotates=count > 0 or found.method == "replay",
+                    planes=count,
+                    method=found.method,
+                    heads=found.heads,
+                    key_heads=found.key_heads,
+                    width=found.width,
+                    window=found.window,
+                    sinks=found.sinks,
+                    softcap=found.softcap,
+                    shares_keys=found.shares_keys,
+                    self_check=found.self_check,
+                )
+            )
+        self.coverage = pd.DataFrame(rows).astype(dict(window="Int64")) if self.layers else pd.DataFrame(rows)
+        name = type(model).__name__
+        if not self.layers:
+            raise UnsupportedModelError(
+                f"{name}: no attention layer could be read (it uses neither transformers' attention interface nor a "
+                "known fallback). possym reads causal language models with rotary position embedding"
+            )
+        if not self.coverage.rotates.any():
+            raise UnsupportedModelError(
+                f"{name}: no layer rotates its queries and keys, so places enter in another way (learned positions, "
+                "ALiBi, or none). possym reads models with rotary position embedding (RoPE)"
+            )
+
+    def run(self, tokens: Tensor, visit: Callable[[LayerInputs], None], *, query: int = -1) -> Tensor | None:
+        """Run the model on ``tokens`` and hand every attention layer's inputs to ``visit``, first layer first.
+
+        Args:
+            tokens: (T,) or (B, T) token ids, without padding: every row is B prompts of one length.
+            visit: called once a layer with its `LayerInputs`, inside the pass and without gradients.
+            query: place of the query; negative counts from the end.
+
+        Returns:
+            (B, V) logits of the next token at the query, or None where the model has no language head.
+
+        Raises:
+            InputError: tokens or query that do not fit.
+
+        >>> from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+        >>> model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=50, hidden_size=32, intermediate_size=32,
+        ...                                          num_hidden_layers=1, num_attention_heads=2))
+        >>> Capture(model).run(torch.arange(5), lambda inputs: print(inputs.layer, inputs.moved), query=3).shape
+        0 tensor([0, 1, 2])
+        torch.Size([1, 50])
+        """
+        if (
+            not isinstance(tokens, Tensor)
+            or tokens.dtype not in (torch.int64, torch.int32)
+            or tokens.ndim not in (1, 2)
+        ):
+            given = f"{tokens.dtype} {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise InputError(f"tokens: got {given}, expected whole numbers of shape (T,) or (B, T)")
+        tokens = tokens[None] if tokens.ndim == 1 else tokens
+        vocabulary = self.model.get_input_embeddings().weight.shape[0]
+        if not tokens.numel() or tokens.min() < 0 or tokens.max() >= vocabulary:
+            raise InputError(f"tokens: give at least one, each from 0 to {vocabulary - 1}, the model's vocabulary")
+        length = tokens.shape[1]
+        if isinstance(query, bool) or not isinstance(query, int) or not -length <= query < length:
+            raise InputError(
+                f"query = {query!r}: give a place among the {length} tokens (negative counts from the end)"
+            )
+        place = query % length
+        return self.forward(tokens.to(self.device), lambda call: visit(self.read(call, place)), place)
+
+    def forward(self, tokens: Tensor, on_call: Callable[["Call"], None], place: int) -> Tensor | None:
+        """Run the model with ``on_call`` at every attention layer and leave it as it was found."""
+        with attached(self.model, on_call), torch.no_grad():
+            accepted = inspect.signature(self.model.forward).parameters
+            options = {"use_cache": False} if "use_cache" in accepted or "kwargs" in accepted else {}
+            if "logits_to_keep" in accepted:
+                options["logits_to_keep"] = tokens.shape[1] - place
+            output = self.model(input_ids=tokens, **options)
+        logits = getattr(output, "logits", None)
+        if logits is None:
+            return None
+        return logits[:, 0 if "logits_to_keep" in accepted else place]
+
+    def probe(self, call: "Call") -> None:
+        """Find out how one layer rotates, and check it against the layer's own rotation at other places."""
+        name = f"{type(self.model).__name__}, layer {call.layer}"
+        visible = call.visible(PROBE_LENGTH // 2)
+        if visible[PROBE_LENGTH // 2 + 1 :].any():
+            raise UnsupportedModelError(
+                f"{name}: attention reads in both directions, as an encoder does. Give a causal language model"
+            )
+        query, key = call.query[0].float(), call.key[0].float()
+        plain = call.replay(None)
+        found = Layer(
+            layer=call.layer,
+            heads=call.query.shape[1],
+            key_heads=call.key.shape[1],
+            width=call.key.shape[-1],
+            rotation=None,
+            method="direct",
+            self_check=0.0,
+            window=call.options.get("sliding_window"),
+            sinks=call.options.get("s_aux") is not None,
+            softcap=call.options.get("softcap"),
+        )
+        self.layers[call.layer] = found
+        if plain is None:
+            return
+        tolerance = 1e-5 if call.key.dtype in (torch.float32, torch.float64) else 0.03
+        plain_query, plain_key = (x[0].float() for x in plain)
+        query_turns, key_turns = distance(plain_query, query) > 1e-6, distance(plain_key, key) > 1e-6
+        if not query_turns and not key_turns:
+            return
+        found.shares_keys = not key_turns
+        tables = call.tables()
+        rotation = find_rotation(plain_query, query, tables, call.gains(), tolerance)
+        if rotation is not None and not found.shares_keys:
+            key_weight = find_gain(plain_key, key, tables, rotation, call.gains(), tolerance)
+            rotation = None if key_weight is False else Rotation(**(vars(rotation) | dict(key_weight=key_weight)))
+        if rotation is not None:
+            found.rotation = rotation
+            found.self_check = self.check(call, found)
+            if found.self_check <= tolerance:
+                return
+        if found.shares_keys:
+            raise UnsupportedModelError(f"{name}: takes its keys from another layer and rotates in no known way")
+        found.rotation, found.method = None, "replay"
+
+    def check(self, call: "Call", found: Layer) -> float:
+        """Return how far our relocation is from the module's own, relative to the largest entry."""
+        worst = 0.0
+        for place in (0, PROBE_LENGTH // 2, PROBE_LENGTH - 1):
+            truth_query, truth_key = (x[0].float() for x in call.replay(place))
+            cos, sin = (table[place] for table in rotated_tables(call.tables(), found.rotation))
+            pairs = [(call.query, truth_query, found.rotation.query_weight)]
+            if not found.shares_keys:
+                pairs.append((call.key, truth_key, found.rotation.key_weight))
+            for captured, truth, weight in pairs:
+                content = unrotate(captured[0].float(), call.tables(), found.rotation, weight)
+                ours = turn(content, cos, sin, "half")
+                truth = truth[..., found.rotation.order]
+                ours = ours if weight is None else ours * weight[found.rotation.order]
+                worst = max(worst, distance(ours, truth))
+        return worst
+
+    def read(self, call: "Call", place: int) -> LayerInputs:
+        """Turn one layer's captured queries and keys into `LayerInputs`."""
+        found = self.layers[call.layer]
+        query, key = call.query[:, :, place].float(), call.key.float()
+        if not (query.isfinite().all() and key.isfinite().all()):
+            raise InputError(
+                f"layer {call.layer}: queries or keys are not finite. The model overflows on this prompt: check its "
+                "weights, or load it in float32 or bfloat16"
+            )
+        rotation, replayed = found.rotation, None
+        if rotation is None:
+            cos = sin = key.new_empty(key.shape[2], 0)
+        else:
+            cos, sin = rotated_tables(call.tables(), rotation)
+            key = unrotate(key, call.tables(), rotation, rotation.key_weight)
+            query = query if rotation.key_weight is None else query * rotation.key_weight
+            query = query[..., rotation.order]
+        visible = call.visible(place)
+        visible[place:] = False
+        moved = visible.nonzero().flatten()
+        if found.method == "replay":
+            replayed = replayed_logits(call, query * call.scale, [*moved.tolist(), place])
+        return LayerInputs(
+            layer=call.layer,
+            query=query,
+            keys=key,
+            cos=cos,
+            sin=sin,
+            angles=table_angles(cos, sin).abs(),
+            query_place=place,
+            moved=moved,
+            scale=call.scale,
+            softcap=found.softcap,
+            sinks=call.options["s_aux"].detach().float() if found.sinks else None,
+            replayed=replayed,
+        )
+
+
+def replayed_logits(call: "Call", query: Tensor, places: list[int]) -> Tensor:
+    """Return the logit of each place's key content at each place (B, H, P, P), the module asked once a place."""
+    columns = []
+    for place in places:
+        keys = call.replay(place)[1].float()[:, :, places]
+        keys = keys.repeat_interleave(query.shape[1] // keys.shape[1], 1)
+        columns.append((keys @ query.unsqueeze(-1)).squeeze(-1))
+    return torch.stack(columns, -1)
+
+
+class _Replayed(Exception):
+    """Carries a replay's queries and keys out of the attention module."""
+
+
+@dataclass
+class Call:
+    """One attention layer at the moment it attends: queries and keys after rotation, and how it was called."""
+
+    session: "Session"
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    mask: Tensor | None
+    scaling: float | None
+    causal: bool
+    options: dict
+
+    @property
+    def layer(self) -> int:
+        """Number of the layer, from 0."""
+        return self.session.number(self.module)
+
+    @property
+    def scale(self) -> float:
+        """Factor of the logits."""
+        return self.query.shape[-1] ** -0.5 if self.scaling is None else float(self.scaling)
+
+    def visible(self, place: int) -> Tensor:
+        """Return which keys (T,) the query at ``place`` sees."""
+        count = self.key.shape[2]
+        if self.mask is None:
+            return torch.arange(count, device=self.key.device) <= (place if self.causal else count)
+        row = self.mask[..., place, :count]
+        if row.dtype == torch.bool:
+            seen = row
+        else:
+            seen = row > torch.finfo(row.dtype).min / 2
+            if (row[seen] != 0).any():
+                raise UnsupportedModelError(
+                    f"layer {self.layer} adds a bias that depends on places (ALiBi or relative positions). possym reads "
+                    "models with rotary position embedding (RoPE) alone"
+                )
+        seen = seen.reshape(-1, count).to(self.key.device)
+        if (seen != seen[0]).any():
+            raise InputError(f"layer {self.layer}: the mask differs within the batch: give prompts without padding")
+        return seen[0].clone()
+
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines as the module received them, each (T, W), in float32."""
+        given = self.session.inputs[self.module]
+        embeddings = given.get("position_embeddings")
+        if embeddings is None:
+            sines = self.module.embed_positions[given["position_ids"][0]]
+            sin, cos = sines.chunk(2, -1)
+        elif isinstance(embeddings, Tensor):
+            cos, sin = embeddings.real, embeddings.imag
+        else:
+            first, second = embeddings
+            # Some families pass (sin, cos): at the first place every sine is zero.
+            cos, sin = (second, first) if is_sine(first) else (first, second)
+        cos, sin = (x.reshape(-1, *x.shape[-2:])[0].to(self.key.device).float() for x in (cos, sin))
+        return cos, sin
+
+    def gains(self) -> list[Tensor]:
+        """Return the module's parameters that could be a gain over a head's dimensions, (D,) each."""
+        parameters = [p.detach().float() for p in self.module.parameters() if p.shape == self.key.shape[-1:]]
+        return [*parameters, *(1 + p for p in parameters)]
+
+    def replay(self, place: int | None) -> tuple[Tensor, Tensor] | None:
+        """Ask the module for its queries and keys with every token at ``place``; None asks for no rotation at all.
+
+        Returns None where the module is told no places, so that nothing can rotate.
+        """
+        given = {k: copy.copy(v) if hasattr(v, "keys") else v for k, v in self.session.inputs[self.module].items()}
+        embeddings = given.get("position_embeddings")
+        if embeddings is not None:
+            if isinstance(embeddings, Tensor):
+                given["position_embeddings"] = moved_table(embeddings, place, 1)
+            else:
+                given["position_embeddings"] = tuple(moved_table(x, place, 0 if is_sine(x) else 1) for x in embeddings)
+        elif hasattr(self.module, "embed_positions") and given.get("position_ids") is not None:
+            given["position_ids"] = torch.full_like(given["position_ids"], place or 0)
+        else:
+            return None
+        self.session.replaying, self.session.current = True, self.module
+        try:
+            self.module.forward(**given)
+        except _Replayed as replayed:
+            return replayed.args
+        finally:
+            self.session.replaying = False
+        raise UnsupportedModelError(f"layer {self.layer}: asked again, the module attended in another way")
+
+
+def is_sine(table: Tensor) -> bool:
+    """Return whether a table that starts at place 0 holds sines."""
+    return bool((table.select(-2, 0) == 0).all())
+
+
+def moved_table(table: Tensor, place: int | None, plain: int) -> Tensor:
+    """Return a table with one place's row everywhere, or ``plain`` everywhere."""
+    if place is None:
+        return torch.full_like(table, plain)
+    return table.narrow(-2, place, 1).expand_as(table).contiguous()
+
+
+def distance(ours: Tensor, truth: Tensor) -> float:
+    """Return the largest difference relative to the largest entry of ``truth``."""
+    return ((ours - truth).abs().max() / truth.abs().max().clamp(min=1e-30)).item()
+
+
+def find_rotation(
+    plain: Tensor, rotated: Tensor, tables: tuple[Tensor, Tensor], gains: list[Tensor], tolerance: float
+) -> Rotation | None:
+    """Return the pairing, direction and gain that turn ``plain`` (H, T, D) into ``rotated``, or None."""
+    width, dim = tables[0].shape[-1], plain.shape[-1]
+    for rotating in {width, 2 * width}:
+        if rotating > dim:
+            continue
+        count = rotating // 2
+        steps = torch.arange(count, device=plain.device)
+        pairings = [(steps, steps + count), (2 * steps, 2 * steps + 1)]
+        columns = [steps] if rotating == 2 * width else [steps, 2 * steps]
+        for start in {0, dim - rotating}:
+            for (first, second), column, sign in itertools.product(pairings, columns, (1, -1)):
+                moving = torch.cat([first, second]) + start
+                rest = torch.tensor(sorted(set(range(dim)) - set(moving.tolist())), dtype=torch.long)
+                rotation = Rotation(torch.cat([moving, rest.to(moving.device)]), column, sign, None, None)
+                weight = find_gain(plain, rotated, tables, rotation, gains, tolerance)
+                if weight is not False:
+                    return fastest_first(Rotation(rotation.order, column, sign, weight, None), tables)
+    return None
+
+
+def find_gain(
+    plain: Tensor,
+    rotated: Tensor,
+    tables: tuple[Tensor, Tensor],
+    rotation: Rotation,
+    gains: list[Tensor],
+    tolerance: float,
+) -> Tensor | None | bool:
+    """Return the gain after the rotation (None for none) that explains ``rotated``, or False."""
+    cos, sin = rotated_tables(tables, rotation)
+    for gain in (None, *gains):
+        content = plain if gain is None else plain / gain
+        ours = turn(content[..., rotation.order], cos, sin, "half")
+        ours = ours if gain is None else ours * gain[rotation.order]
+        if distance(ours, rotated[..., rotation.order]) <= tolerance:
+            return gain
+    return False
+
+
+def fastest_first(rotation: Rotation, tables: tuple[Tensor, Tensor]) -> Rotation:
+    """Return the rotation with its planes sorted by angle, fastest first."""
+    ranks = table_angles(*rotated_tables(tables, rotation)).abs().sort(descending=True, stable=True).indices
+    count = len(ranks)
+    first, second, rest = rotation.order[:count], rotation.order[count : 2 * count], rotation.order[2 * count :]
+    order = torch.cat([first[ranks], second[ranks], rest])
+    return Rotation(**(vars(rotation) | dict(order=order, columns=rotation.columns[ranks])))
+
+
+def rotated_tables(tables: tuple[Tensor, Tensor], rotation: Rotation) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines (T, F) of the planes, in the order of ``rotation``."""
+    cos, sin = (table[:, rotation.columns] for table in tables)
+    return cos, sin * rotation.sign
+
+
+def unrotate(x: Tensor, tables: tuple[Tensor, Tensor], rotation: Rotation, weight: Tensor | None) -> Tensor:
+    """Return contents before rotation and gain, (…, T, D) in the order of ``rotation``."""
+    cos, sin = rotated_tables(tables, rotation)
+    square = cos.square() + sin.square()
+    x = x if weight is None else x / weight
+    return turn(x[..., rotation.order], cos / square, -sin / square, "half")
+
+
+def table_angles(cos: Tensor, sin: Tensor) -> Tensor:
+    """Return the angle of each plane (F,) in radians a position, signed, from tables (T, F) of places 0, 1, 2, …."""
+    turns = torch.complex(cos.double(), sin.double())
+    if len(turns) < 2:
+        return cos.new_zeros(cos.shape[-1])
+    steps = (turns[1:] * turns[:-1].conj()).angle().sum(0)
+    whole = (turns[-1] * turns[0].conj()).angle()
+    # The last place's angle is the precise one; the steps only say how many full turns came before it.
+    total = whole + 2 * math.pi * ((steps - whole) / (2 * math.pi)).round()
+    return (total / (len(turns) - 1)).to(cos.dtype)
+
+
+class Session:
+    """One pass of a model with its attention layers listened to."""
+
+    def __init__(self, modules: list[nn.Module], on_call: Callable[[Call], None], implementations: dict):
+        self.on_call = on_call
+        self.implementations = implementations
+        self.inputs: dict[nn.Module, dict] = {}
+        self.numbers: dict[nn.Module, int] = {}
+        self.modules = modules
+        self.current: nn.Module | None = None
+        self.replaying = False
+
+    def number(self, module: nn.Module) -> int:
+        """Return a module's layer number: its own, or its rank in order of use."""
+        own = getattr(module, "layer_idx", None)
+        return self.numbers.setdefault(module, len(self.numbers)) if own is None else own
+
+    def remember(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        """Keep how an attention module was called, until it has attended."""
+        names = list(inspect.signature(type(module).forward).parameters)[1:]
+        self.inputs[module] = dict(zip(names, args, strict=False)) | kwargs
+        self.current = module
+
+    def attend(self, module, query, key, value, attention_mask, scaling=None, dropout=0.0, **options):
+        """Stand in for transformers' attention function: capture, then attend as the model would have."""
+        self.capture(module, query, key, attention_mask, scaling, getattr(module, "is_causal", True), options)
+        return delegate(
+            self.implementations, module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options
+        )
+
+    def capture(self, module, query, key, mask, scaling, causal, options) -> None:
+        """Hand one layer's queries and keys on, or break off if this is a replay."""
+        if self.replaying:
+            raise _Replayed(query, key)
+        if options.get("position_bias") is not None:
+            raise UnsupportedModelError(
+                f"layer {self.number(module)} adds a relative position bias. possym reads models with rotary position "
+                "embedding (RoPE) alone"
+            )
+        causal = causal if options.get("is_causal") is None else options["is_causal"]
+        if module not in self.inputs:
+            raise UnsupportedModelError(
+                f"{type(module).__name__} attends, but its name does not end as transformers' attention modules do, so "
+                "possym did not see how it was called"
+            )
+        self.on_call(Call(self, module, query, key, mask, scaling, causal, options))
+        del self.inputs[module]
+
+
+class _CaptureSDPA(TorchFunctionMode):
+    """Listens to PyTorch's own attention inside modules that call it directly."""
+
+    def __init__(self, session: Session):
+        super().__init__()
+        self.session = session
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        session = self.session
+        if function is nn.functional.scaled_dot_product_attention and session.current in session.inputs:
+            query, key = args[:2]
+            module, session.current = session.current, None
+            causal = kwargs.get("is_causal", False)
+            with self:  # a mode is off inside its own handler, but replays must be heard too
+                session.capture(module, query, key, kwargs.get("attn_mask"), kwargs.get("scale"), causal, {})
+        return function(*args, **kwargs)
+
+
+def delegate(implementations, module, query, key, value, mask, *, scaling, dropout, **options):
+    """Attend with the model's own implementation: SDPA unless it asked for eager, softcaps or sinks."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    eager = eager_function(module)
+    own = implementations.get(id(getattr(module, "config", None)))
+    plain = options.get("softcap") is None and options.get("s_aux") is None
+    if eager is None or (plain and own != "eager"):
+        function = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    else:
+        function, mask = eager, additive_mask(mask, query, key)
+    return function(module, query, key, value, mask, scaling=scaling, dropout=dropout, **options)
+
+
+def additive_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
+    """Return a mask as the numbers that eager attention adds to its logits."""
+    if mask is None:
+        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill(
+        ~mask, torch.finfo(query.dtype).min
+    )
+
+
+def eager_function(module: nn.Module) -> Callable | None:
+    """Return the eager attention function of the file that defines a module, or None."""
+    for cls in type(module).__mro__:
+        found = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
+        if found is not None:
+            return found
+    return None
+
+
+@contextmanager
+def attached(model: nn.Module, on_call: Callable[[Call], None]) -> Iterator[Session]:
+    """Listen to a model's attention layers, and put everything back on leaving, exception or not."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface, sdpa_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+
+    modules = [m for m in model.modules() if "Attention" in type(m).__name__]
+    configs = all_configs(model)
+    implementations = {key: config._attn_implementation for key, config in configs.items()}
+    session = Session(modules, on_call, implementations)
+    training = {m: m.training for m in model.modules()}
+    name = f"possym_{next(_numbers)}"
+
+    def restore_configs() -> None:
+        for key, config in configs.items():
+            config._attn_implementation_internal = implementations[key]
+
+    def restore_training() -> None:
+        for module, flag in training.items():
+            module.training = flag
+
+    with ExitStack() as stack:
+        stack.callback(session.inputs.clear)
+        stack.callback(restore_training)
+        model.eval()
+        stack.callback(restore_configs)
+        stack.enter_context(rotary_state(model))
+        for module in modules:
+            stack.callback(module.register_forward_pre_hook(session.remember, with_kwargs=True).remove)
+        if any(eager_function(m) for m in modules):
+            for mapping, interface, function in (
+                (ALL_ATTENTION_FUNCTIONS, AttentionInterface, session.attend),
+                (ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface, sdpa_mask),
+            ):
+                interface.register(name, function)
+                stack.callback(type(mapping)._global_mapping.pop, name)
+            chosen = name
+        else:
+            chosen = "sdpa" if model._supports_sdpa else "eager"
+            stack.enter_context(_CaptureSDPA(session))
+            for module in (m for m in modules if hasattr(m, "_attn")):
+                stack.callback(vars(module).pop, "_attn")
+                module._attn = listening(session, module)
+        for config in configs.values():
+            config._attn_implementation_internal = chosen
+        yield session
+
+
+def listening(session: Session, module: nn.Module) -> Callable:
+    """Return a module's own ``_attn`` method with a capture before it."""
+    own = type(module)._attn
+
+    def attend(query, key, value, attention_mask=None, **options):
+        session.capture(module, query, key, attention_mask, None, True, {})
+        return own(module, query, key, value, attention_mask, **options)
+
+    return attend
+
+
+def all_configs(model: nn.Module) -> dict:
+    """Return the configs of a model and of all its parts, by identity."""
+    found, waiting = {}, [m.config for m in model.modules() if hasattr(getattr(m, "config", None), "sub_configs")]
+    while waiting:
+        config = waiting.pop()
+        if config is None or id(config) in found:
+            continue
+        found[id(config)] = config
+        waiting.extend(getattr(config, key, None) for key in config.sub_configs)
+    return found
+
+
+@contextmanager
+def rotary_state(model: nn.Module) -> Iterator[None]:
+    """Keep what rotary modules remember of earlier lengths (dynamic scaling) from changing."""
+    saved = []
+    for module in model.modules():
+        if "Rotary" in type(module).__name__:
+            values = [(buffer, buffer.clone()) for buffer in module.buffers()]
+            containers = module._buffers, module._non_persistent_buffers_set
+            saved.append((module, dict(vars(module)), [(c, copy.copy(c)) for c in containers], values))
+    try:
+        yield
+    finally:
+        for module, attributes, containers, values in saved:
+            vars(module).clear()
+            vars(module).update(attributes)
+            for container, content in containers:
+                container.clear()
+                container.update(content)
+            for buffer, value in values:
+                buffer.copy_(value)
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise an UnsupportedModelError unless ``model`` can hold rotary, causal attention that possym reads."""
+    try:
+        from transformers import PreTrainedModel
+    except ImportError:
+        raise UnsupportedModelError("reading a model needs transformers: pip install 'possym[models]'") from None
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        raise UnsupportedModelError(
+            f"model is a {type(model).__name__}: give a transformers model, e.g. "
+            "AutoModelForCausalLM.from_pretrained(folder)"
+        )
+    if not any(isinstance(m, PreTrainedModel) for m in model.modules()):
+        raise UnsupportedModelError(f"{type(model).__name__} holds no transformers model")
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has an encoder and a decoder. Give a causal language model with RoPE"
+        )
+    if getattr(model.config, "alibi", False):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} uses ALiBi (config.alibi), not rotary position embedding. Give a model with RoPE"
+        )
