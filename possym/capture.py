@@ -193,32 +193,8 @@ class Capture:
         vocabulary = model.get_input_embeddings().weight.shape[0]
         tokens = (torch.arange(PROBE_LENGTH, device=self.device) * 7919 + 11) % vocabulary
         self.forward(tokens[None], self.probe, PROBE_LENGTH - 1)
-        text = model.config.get_text_config()
-        rows = []
-        for number in range(getattr(text, "num_hidden_layers", len(self.layers))):
-            found = self.layers.get(number)
-            if found is None:
-                rows.append(dict(layer=number, attention=False, rotates=False, planes=0, method="none"))
-                continue
-            count = len(found.rotation.columns) if found.rotation else 0
-            rows.append(
-                dict(
-                    layer=number,
-                    attention=True,
-                    rotates=count > 0 or found.method == "replay",
-                    planes=count,
-                    method=found.method,
-                    heads=found.heads,
-                    key_heads=found.key_heads,
-                    width=found.width,
-                    window=found.window,
-                    sinks=found.sinks,
-                    softcap=found.softcap,
-                    shares_keys=found.shares_keys,
-                    self_check=found.self_check,
-                )
-            )
-        self.coverage = pd.DataFrame(rows).astype(dict(window="Int64")) if self.layers else pd.DataFrame(rows)
+        count = getattr(model.config.get_text_config(), "num_hidden_layers", len(self.layers))
+        self.coverage = coverage([self.layers.get(number) for number in range(count)])
         name = type(model).__name__
         if not self.layers:
             raise UnsupportedModelError(
@@ -394,6 +370,34 @@ def replayed_logits(call: "Call", query: Tensor, places: list[int]) -> Tensor:
     return torch.stack(columns, -1)
 
 
+def coverage(layers: list[Layer | None]) -> pd.DataFrame:
+    """Return one row a layer: what it is, how its rotation was read, and how far the self-check was off."""
+    rows = [
+        dict(layer=number, attention=False, rotates=False, planes=0, method="none")
+        if found is None
+        else dict(
+            layer=number,
+            attention=True,
+            rotates=found.rotation is not None or found.method == "replay",
+            planes=0 if found.rotation is None else len(found.rotation.columns),
+            method=found.method,
+            heads=found.heads,
+            key_heads=found.key_heads,
+            width=found.width,
+            window=found.window,
+            softcap=found.softcap,
+            sinks=found.sinks,
+            shares_keys=found.shares_keys,
+            self_check=found.self_check,
+        )
+        for number, found in enumerate(layers)
+    ]
+    kinds = dict.fromkeys(("heads", "key_heads", "width", "window"), "Int64")
+    kinds |= dict.fromkeys(("sinks", "shares_keys"), "boolean") | dict.fromkeys(("softcap", "self_check"), "float64")
+    table = pd.DataFrame(rows)
+    return table.reindex(columns=[*table.columns, *(k for k in kinds if k not in table.columns)]).astype(kinds)
+
+
 class _Replayed(Exception):
     """Carries a replay's queries and keys out of the attention module."""
 
@@ -433,8 +437,8 @@ class Call:
             seen = row > torch.finfo(row.dtype).min / 2
             if (row[seen] != 0).any():
                 raise UnsupportedModelError(
-                    f"layer {self.layer} adds a bias that depends on places (ALiBi or relative positions). possym reads "
-                    "models with rotary position embedding (RoPE) alone"
+                    f"layer {self.layer} adds a bias that depends on places (ALiBi or relative positions). possym "
+                    "reads models with rotary position embedding (RoPE) alone"
                 )
         seen = seen.reshape(-1, count).to(self.key.device)
         if (seen != seen[0]).any():
@@ -535,7 +539,7 @@ def find_gain(
     rotation: Rotation,
     gains: list[Tensor],
     tolerance: float,
-) -> Tensor | None | bool:
+) -> Tensor | bool | None:
     """Return the gain after the rotation (None for none) that explains ``rotated``, or False."""
     cos, sin = rotated_tables(tables, rotation)
     for gain in (None, *gains):

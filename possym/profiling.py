@@ -41,7 +41,7 @@ class Profile:
             Scores are NaN where the query sees fewer than two keys or blocks to swap.
         frequencies: one row a prompt, layer, head and frequency ID (from 1, fastest first): angle (radians a
             position), logit_norm, positional, symbolic, entropy. Empty unless asked for.
-        prompts: one row a prompt: tokens, query (place), blocks (number), predicted (token id), correct.
+        prompts: one row a prompt: tokens, query_place, blocks (number), predicted (token id), correct.
         coverage: one row a layer of the model, see `possym.capture.Capture`.
         settings: how the profile was made.
     """
@@ -149,7 +149,9 @@ class Profile:
             tables = {name: pd.read_parquet(path / f"{name}.parquet") for name in TABLES}
             return cls(**tables, settings=manifest["settings"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ResultsError(f"{path} holds no whole profile ({error}): give a folder that Profile.save wrote") from error
+            raise ResultsError(
+                f"{path} holds no whole profile ({error}): give a folder that Profile.save wrote"
+            ) from error
 
     @classmethod
     def concat(cls, profiles: Sequence[Self]) -> Self:
@@ -190,8 +192,8 @@ class Profile:
         return (
             f"Profile of {settings['model']}: {len(self.prompts)} prompt{'s' * (len(self.prompts) != 1)} of {length} "
             f"tokens{answered}\n"
-            f"  {len(table)} heads in {table.layer.nunique()} layers, {rotating} of {len(self.coverage)} layers rotate; "
-            f"blocks: {settings['blocks']}, temperature {settings['temperature']:g}\n"
+            f"  {len(table)} heads in {table.layer.nunique()} layers, {rotating} of {len(self.coverage)} layers rotate"
+            f"; blocks: {settings['blocks']}, temperature {settings['temperature']:g}\n"
             f"  purely positional {counts.get(1, 0)}, purely symbolic {counts.get(-1, 0)}, neither {counts.get(0, 0)} "
             f"(γ = {settings['gamma']:g}); positional against symbolic: r = {self.correlation():.2f}"
         )
@@ -281,7 +283,7 @@ def profile(
         dict(
             prompt=range(len(texts)),
             tokens=[len(text.ids) for text in texts],
-            query=places,
+            query_place=places,
             blocks=pd.array([None if span is None else len(span) for span in spans], dtype="Int64"),
             predicted=pd.array(predicted, dtype="Int64"),
             correct=pd.array([None] * len(texts), dtype="boolean"),
@@ -298,7 +300,7 @@ def profile(
         heads, frequencies = (x[x.prompt.isin(table.prompt)].reset_index(drop=True) for x in (heads, frequencies))
     columns = ["prompt", "layer", "head", "positional", "symbolic", "entropy", "purity", "variance", "bound", "moved"]
     settings = dict(
-        model=getattr(model.config, "name_or_path", "") or type(model).__name__,
+        model=model_name(model),
         temperature=float(temperature),
         blocks=blocks if isinstance(blocks, str) else "spans",
         gamma=float(gamma),
@@ -307,6 +309,12 @@ def profile(
         possym=__version__,
     )
     return Profile(heads[columns], frequencies, table, capture.coverage, settings)
+
+
+def model_name(model: nn.Module) -> str:
+    """Return a model's hub id, the last part of its folder, or its class."""
+    name = getattr(model.config, "name_or_path", "")
+    return (Path(name).name if os.path.isdir(name) else name) or type(model).__name__
 
 
 class Rows:
@@ -371,7 +379,9 @@ class Rows:
         heads = pd.concat(self.heads).sort_values(order, kind="stable", ignore_index=True)
         columns = [*order, "frequency_id", "angle", "logit_norm", "positional", "symbolic", "entropy"]
         if not self.frequencies:
-            return heads, pd.DataFrame({name: pd.Series(dtype="int64" if name in columns[:4] else "float64") for name in columns})
+            return heads, pd.DataFrame(
+                {name: pd.Series(dtype="int64" if name in columns[:4] else "float64") for name in columns}
+            )
         frequencies = pd.concat(self.frequencies).sort_values([*order, "frequency_id"], ignore_index=True)
         return heads, frequencies[columns]
 
@@ -406,7 +416,9 @@ def read_prompts(prompts: Any, tokenizer: Any) -> list[Text]:
         rows, masks = prompts["input_ids"], prompts.get("attention_mask")
         rows = rows.tolist() if isinstance(rows, Tensor) else list(rows)
         masks = [[1] * len(row) for row in rows] if masks is None else masks
-        prompts = [[t for t, keep in zip(row, mask, strict=True) if keep] for row, mask in zip(rows, masks, strict=True)]
+        prompts = [
+            [t for t, keep in zip(row, mask, strict=True) if keep] for row, mask in zip(rows, masks, strict=True)
+        ]
     elif isinstance(prompts, str) or (isinstance(prompts, Tensor) and prompts.ndim == 1):
         prompts = [prompts]
     elif isinstance(prompts, (list, tuple)) and prompts and all(isinstance(p, (int, Mapping)) for p in prompts):
@@ -473,7 +485,8 @@ def read_queries(query: int | Sequence[int], texts: list[Text]) -> list[int]:
         whole = isinstance(place, int) and not isinstance(place, bool)
         if not whole or not -length <= place < length or place % length < 2:
             raise InputError(
-                f"query = {place!r} in prompt {number} of {length} tokens: give a place with at least two keys before it"
+                f"query = {place!r} in prompt {number} of {length} tokens: give a place with at least two keys "
+                "before it"
             )
         places.append(place % length)
     return places
@@ -488,13 +501,17 @@ def read_blocks(blocks: Any, texts: list[Text], places: list[int]) -> list[list[
             raise InputError(f"blocks = {blocks!r}: give 'tokens', 'sentences', or lists of (start, stop)")
         for number, text in enumerate(texts):
             if text.sentences is None:
-                raise InputError(f"blocks='sentences': prompt {number} is no text with a fast tokenizer: give (start, stop)")
+                raise InputError(
+                    f"blocks='sentences': prompt {number} is no text with a fast tokenizer: give (start, stop)"
+                )
         lists = [[s for s in text.sentences if s[1] <= at] for text, at in zip(texts, places, strict=True)]
     else:
         try:
             nested = [[len(tuple(part)) for part in entry] for entry in blocks if not isinstance(entry[0], int)]
         except (TypeError, IndexError, KeyError):
-            raise InputError(f"blocks = {blocks!r:.80}: give (start, stop) pairs, for all prompts or for each") from None
+            raise InputError(
+                f"blocks = {blocks!r:.80}: give (start, stop) pairs, for all prompts or for each"
+            ) from None
         lists = list(blocks) if nested else [blocks] * len(texts)
         if len(lists) != len(texts):
             raise InputError(f"blocks: {len(lists)} lists for {len(texts)} prompts, give one for each")

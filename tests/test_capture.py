@@ -148,11 +148,12 @@ def test_coverage_names_what_each_layer_is():
     assert Capture(families.build("gemma3n")).coverage.shares_keys.tolist() == [False, False, True, True]
 
 
+WIDE = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
 REFUSED = {
     "gpt2": ("GPT2", dict(n_embd=32, n_layer=1, n_head=4), "no layer rotates"),
     "bloom": ("Bloom", dict(hidden_size=32, n_layer=1, n_head=4), "no attention layer"),
-    "falcon alibi": ("Falcon", dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, alibi=True), "ALiBi"),
-    "opt": ("OPT", dict(hidden_size=32, ffn_dim=32, num_hidden_layers=1, num_attention_heads=4, word_embed_proj_dim=32), "no layer rotates"),
+    "falcon alibi": ("Falcon", WIDE | dict(alibi=True), "ALiBi"),
+    "opt": ("OPT", WIDE | dict(ffn_dim=32, word_embed_proj_dim=32), "no layer rotates"),
 }  # fmt: skip
 
 
@@ -165,6 +166,7 @@ def test_decoders_without_rotary_positions_are_refused(name):
         Capture(model)
 
 
+SPECIAL = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
 SMALL = dict(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4)
 
 
@@ -172,8 +174,8 @@ SMALL = dict(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_lay
     "config, message",
     [
         (transformers.BertConfig(**SMALL), "both directions"),
-        (transformers.ModernBertConfig(**SMALL, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2), "both directions"),
-        (transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=4), "encoder and a decoder"),
+        (transformers.ModernBertConfig(**SMALL, **SPECIAL), "both directions"),
+        (transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=32, num_layers=1), "encoder and a decoder"),
     ],
 )  # fmt: skip
 def test_encoders_are_refused(config, message):
@@ -226,7 +228,7 @@ def state(model):
 def test_the_model_is_left_as_found(family, fails):
     model = families.build(family, attention="sdpa" if family.startswith("llama") else "eager")
     model.train()
-    list(model.children())[0].eval()
+    next(iter(model.children())).eval()
     before = state(model)
 
     def visit(inputs):

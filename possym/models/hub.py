@@ -41,7 +41,8 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
     Args:
         name: ``"SmolLM2-135M-Instruct"`` for the default, which needs no network; else a folder or a hub id.
         device: ``"auto"`` is CUDA where there is one, else the CPU; any torch device.
-        dtype: ``"auto"`` keeps the checkpoint's on a GPU and is float32 on the CPU; or "float32", "bfloat16", "float16".
+        dtype: ``"auto"`` keeps the checkpoint's on a GPU and is float32 on the CPU; or ``"float32"``,
+            ``"bfloat16"``, ``"float16"``.
 
     Raises:
         InputError: unknown dtype or device, or a name that is neither a folder nor a reachable hub id.

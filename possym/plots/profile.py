@@ -23,7 +23,9 @@ def plane(summary: pd.DataFrame) -> alt.Chart:
         )
         .add_params(picked)
         .properties(
-            title=alt.TitleParams(f"Heads {relation}", subtitle=f"{len(summary)} heads, r = {r:.2f}; click a head for its layer"),
+            title=alt.TitleParams(
+                f"Heads {relation}", subtitle=f"{len(summary)} heads, r = {r:.2f}; click a head for its layer"
+            ),
             width=380,
             height=380,
             description=(
@@ -78,11 +80,7 @@ def frequency_profile(rows: pd.DataFrame) -> alt.VConcatChart:
     most_symbolic = rows.groupby("frequency_id").symbolic.mean().idxmax()
     across = alt.X("frequency_id:Q").title("frequency ID (1 is the fastest)")
     tooltip = ["frequency_id:Q", number("angle", ".3g"), number("mean"), number("min"), number("max")]
-    color = (
-        alt.Color("score:N")
-        .scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC])
-        .title(None)
-    )
+    color = alt.Color("score:N").scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC]).title(None)
     base = alt.Chart(scores).encode(x=across, color=color)
     upper = (
         base.mark_area(opacity=0.2).encode(y=alt.Y("min:Q").title("score").scale(domain=[0, 1]), y2="max:Q")
