@@ -1,10 +1,11 @@
 """Binding in natural language: statements that give names an attribute each, then a question about one name.
 
-"… Alice likes red. Bob likes tea. … Question: What does Bob like? Answer: Bob likes" is answered by " tea". Names and attributes are
-one token each in the tokenizer at hand, so every statement is a block of the same number of tokens.
+"… Alice likes red. Bob likes tea. … Question: What does Bob like? Answer: Bob likes" is answered by " tea". Names and
+attributes are one token each in the tokenizer at hand, so every statement is a block of the same number of tokens.
 The introduction, with the tokenizer's beginning-of-text token if it has one, comes first; the query is the last token.
 """
 
+import itertools
 from typing import Any, NamedTuple
 
 import torch
@@ -18,53 +19,55 @@ STATEMENT = " {name} likes {attribute}."
 QUESTION = "\nQuestion: What does {name} like?\nAnswer: {name} likes"
 
 NAMES = """
-Aaron Abby Abel Abraham Ada Adam Adele Adrian Agnes Aidan Alan Albert Alec Alex Alexander Alfred Ali Alice Allen Alma
-Alvin Amanda Amber Amelia Amos Amy Ana Andre Andrea Andrew Andy Angela Angelo Anita Ann Anna Anne Annie Anthony
-Antonio April Archie Ariel Arnold Arthur Ashley Audrey August Aurora Austin Ava Axel Barbara Barney Barry Basil Beatrice
-Bella Ben Benedict Benjamin Bernard Bert Beth Betty Bill Billy Blake Bob Bobby Bonnie Boris Brad Bradley Brandon Brenda
-Brent Brian Bridget Brooke Bruce Bruno Bryan Byron Caleb Calvin Cameron Carl Carla Carlos Carmen Carol Caroline Carrie
-Casey Cathy Cecil Charles Charlie Charlotte Chase Chelsea Chloe Chris Christian Christina Christine Christopher Cindy
-Claire Clara Clark Claude Claudia Cliff Clifford Clinton Clyde Cody Colin Connor Conrad Craig Crystal Curtis Cynthia
-Daisy Dale Damon Dan Dana Daniel Danny Daphne Darren Dave David Dawn Dean Deborah Dennis Derek Diana Diane Diego Dolly
-Dominic Don Donald Donna Doris Dorothy Doug Douglas Drew Duncan Dylan Earl Eddie Edgar Edith Edmund Edward Edwin Eileen
-Elaine Eleanor Eli Elias Elijah Elizabeth Ella Ellen Elliot Elsa Elvis Emily Emma Emmanuel Eric Erica Erik Erin Ernest
-Ethan Eugene Eva Evan Eve Evelyn Faith Felix Fernando Fiona Flora Florence Floyd Frances Francis Frank Franklin Fred
-Frederick Gabriel Gail Gary Gavin Gene Geoffrey George Gerald Gilbert Gina Giovanni Glen Glenn Gloria Gordon Grace
-Graham Grant Greg Gregory Greta Guy Gwen Hannah Hans Harold Harriet Harry Harvey Hazel Heather Hector Heidi Helen Henry
-Herbert Herman Holly Homer Hope Howard Hugh Hugo Ian Ida Igor Ingrid Irene Iris Isaac Isabel Isabella Ivan Ivy Jack
-Jackie Jackson Jacob Jake James Jamie Jan Jane Janet Janice Jason Jasper Jay Jean Jeff Jeffrey Jennifer Jenny Jeremy
-Jerry Jesse Jessica Jill Jim Jimmy Joan Joanna Joe Joel John Johnny Jonathan Jordan Jose Joseph Joshua Joy Joyce Juan
-Judith Judy Julia Julian Julie Justin Karen Karl Kate Katherine Kathleen Kathy Katie Keith Kelly Ken Kenneth Kevin Kim
-Kirk Kurt Kyle Larry Laura Lauren Laurence Lawrence Leah Lee Leo Leon Leonard Leslie Lester Levi Lewis Liam Lily Linda
-Lisa Logan Lois Louis Louise Lucas Lucia Lucy Luis Luke Lydia Lynn Marc Marcus Margaret Maria Marie Marilyn Mario Marion
-Mark Martha Martin Marvin Mary Mason Matt Matthew Maurice Max Maxwell Maya Megan Melissa Mia Michael Michelle Miguel Mike
-Miles Milton Molly Monica Morgan Nancy Natalie Nathan Neil Nelson Nicholas Nick Nicole Nina Noah Noel Nora Norman Oliver
-Olivia Oscar Otto Owen Pablo Pamela Pat Patricia Patrick Paul Paula Pedro Peggy Penny Perry Pete Peter Phil Philip Phillip
-Rachel Ralph Randy Ray Raymond Rebecca Richard Rick Rita Rob Robert Roberta Robin Rodney Roger Roland Ron Ronald Rosa Rose
-Ross Roy Ruby Rudolf Russell Ruth Ryan Sally Sam Samantha Samuel Sandra Sandy Sara Sarah Scott Sean Sebastian Seth Sharon
-Shawn Sheila Shirley Sidney Simon Sofia Sophia Sophie Stacy Stanley Stella Stephanie Stephen Steve Steven Stuart Sue Susan
-Sydney Sylvia Tara Taylor Ted Teresa Terry Theodore Theresa Thomas Tim Timothy Tina Todd Tom Tommy Tony Tracy Tyler Ursula
-Vera Vernon Victor Victoria Vincent Viola Violet Virginia Vivian Walter Wanda Warren Wayne Wendy Wesley William Willie
-Winston Yvonne Zachary Zoe
+Aaron Abby Abel Abraham Ada Adam Adele Adrian Agnes Aidan Alan Albert Alec Alex Alexander Alfred Ali Alice Allen
+Alma Alvin Amanda Amber Amelia Amos Amy Ana Andre Andrea Andrew Andy Angela Angelo Anita Ann Anna Anne Annie Anthony
+Antonio April Archie Ariel Arnold Arthur Ashley Audrey August Aurora Austin Ava Axel Barbara Barney Barry Basil
+Beatrice Bella Ben Benedict Benjamin Bernard Bert Beth Betty Bill Billy Blake Bob Bobby Bonnie Boris Brad Bradley
+Brandon Brenda Brent Brian Bridget Brooke Bruce Bruno Bryan Byron Caleb Calvin Cameron Carl Carla Carlos Carmen
+Carol Caroline Carrie Casey Cathy Cecil Charles Charlie Charlotte Chase Chelsea Chloe Chris Christian Christina
+Christine Christopher Cindy Claire Clara Clark Claude Claudia Cliff Clifford Clinton Clyde Cody Colin Connor Conrad
+Craig Crystal Curtis Cynthia Daisy Dale Damon Dan Dana Daniel Danny Daphne Darren Dave David Dawn Dean Deborah
+Dennis Derek Diana Diane Diego Dolly Dominic Don Donald Donna Doris Dorothy Doug Douglas Drew Duncan Dylan Earl
+Eddie Edgar Edith Edmund Edward Edwin Eileen Elaine Eleanor Eli Elias Elijah Elizabeth Ella Ellen Elliot Elsa Elvis
+Emily Emma Emmanuel Eric Erica Erik Erin Ernest Ethan Eugene Eva Evan Eve Evelyn Faith Felix Fernando Fiona Flora
+Florence Floyd Frances Francis Frank Franklin Fred Frederick Gabriel Gail Gary Gavin Gene Geoffrey George Gerald
+Gilbert Gina Giovanni Glen Glenn Gloria Gordon Grace Graham Grant Greg Gregory Greta Guy Gwen Hannah Hans Harold
+Harriet Harry Harvey Hazel Heather Hector Heidi Helen Henry Herbert Herman Holly Homer Hope Howard Hugh Hugo Ian Ida
+Igor Ingrid Irene Iris Isaac Isabel Isabella Ivan Ivy Jack Jackie Jackson Jacob Jake James Jamie Jan Jane Janet
+Janice Jason Jasper Jay Jean Jeff Jeffrey Jennifer Jenny Jeremy Jerry Jesse Jessica Jill Jim Jimmy Joan Joanna Joe
+Joel John Johnny Jonathan Jordan Jose Joseph Joshua Joy Joyce Juan Judith Judy Julia Julian Julie Justin Karen Karl
+Kate Katherine Kathleen Kathy Katie Keith Kelly Ken Kenneth Kevin Kim Kirk Kurt Kyle Larry Laura Lauren Laurence
+Lawrence Leah Lee Leo Leon Leonard Leslie Lester Levi Lewis Liam Lily Linda Lisa Logan Lois Louis Louise Lucas Lucia
+Lucy Luis Luke Lydia Lynn Marc Marcus Margaret Maria Marie Marilyn Mario Marion Mark Martha Martin Marvin Mary Mason
+Matt Matthew Maurice Max Maxwell Maya Megan Melissa Mia Michael Michelle Miguel Mike Miles Milton Molly Monica
+Morgan Nancy Natalie Nathan Neil Nelson Nicholas Nick Nicole Nina Noah Noel Nora Norman Oliver Olivia Oscar Otto
+Owen Pablo Pamela Pat Patricia Patrick Paul Paula Pedro Peggy Penny Perry Pete Peter Phil Philip Phillip Rachel
+Ralph Randy Ray Raymond Rebecca Richard Rick Rita Rob Robert Roberta Robin Rodney Roger Roland Ron Ronald Rosa Rose
+Ross Roy Ruby Rudolf Russell Ruth Ryan Sally Sam Samantha Samuel Sandra Sandy Sara Sarah Scott Sean Sebastian Seth
+Sharon Shawn Sheila Shirley Sidney Simon Sofia Sophia Sophie Stacy Stanley Stella Stephanie Stephen Steve Steven
+Stuart Sue Susan Sydney Sylvia Tara Taylor Ted Teresa Terry Theodore Theresa Thomas Tim Timothy Tina Todd Tom Tommy
+Tony Tracy Tyler Ursula Vera Vernon Victor Victoria Vincent Viola Violet Virginia Vivian Walter Wanda Warren Wayne
+Wendy Wesley William Willie Winston Yvonne Zachary Zoe
 """.split()
 ATTRIBUTES = """
-red blue green yellow purple orange black white brown gray pink gold silver tea coffee milk water juice wine beer soup
-bread butter cheese rice pasta fish meat chicken beef pork bacon eggs honey sugar salt pepper garlic onions tomatoes
-potatoes carrots beans corn apples bananas grapes lemons oranges peaches berries cherries nuts chocolate candy cake pie
-cookies pizza salad fruit vegetables dogs cats horses cows pigs sheep goats birds ducks owls eagles lions tigers bears
-wolves foxes rabbits mice rats frogs snakes turtles sharks whales dolphins bees ants spiders butterflies monkeys elephants
-music jazz rock opera dancing singing painting drawing reading writing poetry books novels stories maps letters films
-movies theater museums art history science physics chemistry biology math algebra geometry logic philosophy languages
-Latin Greek French German Spanish Italian Russian Chinese Japanese English games chess cards puzzles toys dolls trains
-cars trucks buses bikes boats ships planes rockets robots computers phones cameras radios clocks watches lamps candles
-mirrors chairs tables beds doors windows walls roofs gardens parks forests trees flowers roses grass leaves seeds roots
-mountains hills valleys rivers lakes oceans beaches islands deserts caves stones rocks sand mud snow ice rain wind clouds
-storms thunder lightning sunshine stars planets moons comets winter spring summer autumn mornings evenings nights holidays
-parties weddings festivals picnics camping hiking running swimming fishing hunting sailing skiing climbing walking sleeping
-cooking baking cleaning gardening shopping traveling driving flying football soccer baseball basketball tennis golf hockey
-boxing wrestling yoga hats shoes boots socks gloves coats shirts pants dresses rings jewelry cotton wool silk leather wood
-metal glass paper plastic stone iron copper steel gems diamonds pearls coins money stamps bells drums guitars pianos
-violins flutes horns towers bridges castles churches temples farms villages cities schools libraries markets hospitals
+red blue green yellow purple orange black white brown gray pink gold silver tea coffee milk water juice wine beer
+soup bread butter cheese rice pasta fish meat chicken beef pork bacon eggs honey sugar salt pepper garlic onions
+tomatoes potatoes carrots beans corn apples bananas grapes lemons oranges peaches berries cherries nuts chocolate
+candy cake pie cookies pizza salad fruit vegetables dogs cats horses cows pigs sheep goats birds ducks owls eagles
+lions tigers bears wolves foxes rabbits mice rats frogs snakes turtles sharks whales dolphins bees ants spiders
+butterflies monkeys elephants music jazz rock opera dancing singing painting drawing reading writing poetry books
+novels stories maps letters films movies theater museums art history science physics chemistry biology math algebra
+geometry logic philosophy languages Latin Greek French German Spanish Italian Russian Chinese Japanese English games
+chess cards puzzles toys dolls trains cars trucks buses bikes boats ships planes rockets robots computers phones
+cameras radios clocks watches lamps candles mirrors chairs tables beds doors windows walls roofs gardens parks
+forests trees flowers roses grass leaves seeds roots mountains hills valleys rivers lakes oceans beaches islands
+deserts caves stones rocks sand mud snow ice rain wind clouds storms thunder lightning sunshine stars planets moons
+comets winter spring summer autumn mornings evenings nights holidays parties weddings festivals picnics camping
+hiking running swimming fishing hunting sailing skiing climbing walking sleeping cooking baking cleaning gardening
+shopping traveling driving flying football soccer baseball basketball tennis golf hockey boxing wrestling yoga hats
+shoes boots socks gloves coats shirts pants dresses rings jewelry cotton wool silk leather wood metal glass paper
+plastic stone iron copper steel gems diamonds pearls coins money stamps bells drums guitars pianos violins flutes
+horns towers bridges castles churches temples farms villages cities schools libraries markets hospitals
 """.split()
 
 
@@ -110,8 +113,8 @@ class BindingTask:
         for what, found in (("names", self.names), ("attributes", self.attributes)):
             if len(found) < pairs:
                 raise InputError(
-                    f"pairs = {pairs}: this tokenizer writes only {len(found)} of the known {what} as one token: ask for "
-                    "fewer pairs"
+                    f"pairs = {pairs}: this tokenizer writes only {len(found)} of the known {what} as one token: ask "
+                    "for fewer pairs"
                 )
         self.start = len(tokenizer(INTRODUCTION)["input_ids"])
         statement = STATEMENT.format(name=next(iter(self.names)), attribute=next(iter(self.attributes)))
@@ -144,7 +147,7 @@ class BindingTask:
         lengths = {len(row) for row in rows}
         if len(lengths) > 1 or any(row[at + 1] != self.likes for row in rows for at in stops[:-1]):
             raise InputError("this tokenizer does not write every statement with the same number of tokens")
-        blocks = list(zip(stops[:-1], stops[1:], strict=True))
+        blocks = list(itertools.pairwise(stops))
         return Binding(torch.tensor(rows), torch.tensor(answers), asked, blocks, texts)
 
     def solve(self, tokens: Tensor) -> Tensor:
