@@ -102,7 +102,7 @@ class Profile:
             raise InputError("this profile has no frequencies: make it with per_frequency=True")
         rows = self.frequencies[(self.frequencies.layer == layer) & (self.frequencies["head"] == head)]
         if rows.empty:
-            layers = sorted(self.frequencies.layer.unique())
+            layers = sorted(self.frequencies.layer.unique().tolist())
             raise InputError(
                 f"layer {layer!r}, head {head!r}: layers with frequencies are {layers}, heads count from 0 to "
                 f"{self.frequencies['head'].max()}"

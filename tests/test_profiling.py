@@ -394,3 +394,32 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
 def test_a_prompt_of_8192_tokens_needs_less_than_a_gibibyte_more_than_the_model():
     done = subprocess.run([sys.executable, "-c", MEMORY], check=True, capture_output=True, text=True)
     assert 0.1 < float(done.stdout) < 1
+
+
+def test_charts_show_the_tables_and_state_what_they_show():
+    result = profile(families.build("llama"), families.tokens(9, batch=3), per_frequency=True)
+    table = result.summary()
+    plane = result.plane().to_dict()
+    rows = next(iter(plane["datasets"].values()))
+    assert [row["positional"] for row in rows] == table.positional.tolist()
+    assert f"r = {result.correlation():.2f}" in plane["title"]["subtitle"] and "8" in plane["description"]
+    heat = result.heatmap().to_dict()
+    late = table[table.layer == 1].positional.median()
+    assert (
+        f"positional: median {table[table.layer == 0].positional.median():.2f}, then {late:.2f}" in heat["description"]
+    )
+    assert [panel["encoding"]["color"]["field"] for panel in heat["hconcat"]] == ["positional", "symbolic"]
+    rows = result.head_frequencies(1, 2)
+    chart = result.frequency_profile(1, 2).to_dict()
+    drawn = [row for data in chart["datasets"].values() for row in data if row["score"] == "symbolic"]
+    np.testing.assert_allclose([row["mean"] for row in drawn], rows.groupby("frequency_id").symbolic.mean())
+    np.testing.assert_allclose([row["max"] for row in drawn], rows.groupby("frequency_id").symbolic.max())
+    assert "Layer 1, head 2" in chart["title"]["text"]
+
+
+def test_frequencies_of_no_head_are_refused():
+    result = profile(families.build("llama"), families.tokens(9), per_frequency=True)
+    with pytest.raises(InputError, match="layer 2, head 0: layers with frequencies are \\[0, 1\\]"):
+        result.frequency_profile(2, 0)
+    with pytest.raises(InputError, match="per_frequency=True"):
+        profile(families.build("llama"), families.tokens(9)).frequency_profile(0, 0)

@@ -7,7 +7,7 @@ from . import NEUTRAL, POSITIONAL, SYMBOLIC
 
 
 def plane(summary: pd.DataFrame) -> alt.Chart:
-    """Draw heads by mean positional and symbolic score; click or shift-click layers in the legend to pick them."""
+    """Draw heads by mean positional and symbolic score; a click on a head picks out its layer."""
     picked = alt.selection_point(fields=["layer"], name="layer_pick", on="click", nearest=True)
     r = summary.positional.corr(summary.symbolic)
     relation = "fall on a line from positional to symbolic" if r < -0.5 else "do not trade one score for the other"
@@ -38,33 +38,32 @@ def plane(summary: pd.DataFrame) -> alt.Chart:
 
 def heatmap(summary: pd.DataFrame) -> alt.HConcatChart:
     """Draw both mean scores by layer and head, side by side."""
-    panels = []
+    panels, halves = [], {score: split_layers(summary, score) for score in ("positional", "symbolic")}
     for score, color in (("positional", POSITIONAL), ("symbolic", SYMBOLIC)):
-        halves = split_layers(summary, score)
         panels.append(
             alt.Chart(summary)
             .mark_rect()
             .encode(
                 x=alt.X("head:O").title("head").axis(labelAngle=0),
                 y=alt.Y("layer:O").title("layer"),
-                color=alt.Color(f"{score}:Q").scale(domain=[0, 1], range=["#f7f7f7", color]).title(score),
+                color=alt.Color(f"{score}:Q").scale(domain=[0, 1], range=["#f7f7f7", color]).title(f"{score} score"),
                 tooltip=["layer:O", "head:O", number("positional"), number("symbolic"), number("entropy")],
             )
-            .properties(
-                title=alt.TitleParams(
-                    f"{score.capitalize()} scores: median {halves[0]:.2f} in the first half of the layers, "
-                    f"{halves[1]:.2f} in the second",
-                    limit=420,
-                ),
-                width=max(160, 24 * summary["head"].nunique()),
-                height=max(120, 14 * summary.layer.nunique()),
-                description=(
-                    f"Heatmap of the {score} score by layer and head: median {halves[0]:.2f} in the first half of the "
-                    f"layers and {halves[1]:.2f} in the second."
-                ),
-            )
+            .properties(width=max(160, 24 * summary["head"].nunique()), height=max(120, 14 * summary.layer.nunique()))
         )
-    return alt.hconcat(*panels).resolve_scale(color="independent")
+    medians = "; ".join(f"{score}: median {early:.2f}, then {late:.2f}" for score, (early, late) in halves.items())
+    rises = halves["symbolic"][1] - halves["symbolic"][0] > halves["positional"][1] - halves["positional"][0]
+    kind = "symbolic" if rises else "positional"
+    return (
+        alt.hconcat(*panels)
+        .resolve_scale(color="independent")
+        .properties(
+            title=alt.TitleParams(
+                f"Later layers lean more {kind}", subtitle=f"First half of the layers, second half: {medians}"
+            ),
+            description=f"Heatmaps of both scores by layer and head. First half of the layers, second half: {medians}.",
+        )
+    )
 
 
 def frequency_profile(rows: pd.DataFrame) -> alt.VConcatChart:
@@ -77,26 +76,29 @@ def frequency_profile(rows: pd.DataFrame) -> alt.VConcatChart:
         parts.append(stats.assign(score=column, angle=groups.angle.mean().to_numpy()))
     table = pd.concat(parts, ignore_index=True)
     scores, norms = table[table.score != "logit_norm"], table[table.score == "logit_norm"]
-    most_symbolic = rows.groupby("frequency_id").symbolic.mean().idxmax()
-    across = alt.X("frequency_id:Q").title("frequency ID (1 is the fastest)")
+    symbolic = groups.symbolic.mean()
+    quarter = max(1, len(symbolic) // 4)
+    fast, slow = symbolic.iloc[:quarter].mean(), symbolic.iloc[-quarter:].mean()
+    across = alt.X("frequency_id:Q").title("frequency ID (1 is the fastest)").scale(nice=False, padding=8)
     tooltip = ["frequency_id:Q", number("angle", ".3g"), number("mean"), number("min"), number("max")]
-    color = alt.Color("score:N").scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC]).title(None)
-    base = alt.Chart(scores).encode(x=across, color=color)
-    upper = (
-        base.mark_area(opacity=0.2).encode(y=alt.Y("min:Q").title("score").scale(domain=[0, 1]), y2="max:Q")
-        + base.mark_line(point=True).encode(y="mean:Q", tooltip=tooltip)
-    ).properties(width=460, height=200)
+    color = alt.Color("score:N").scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC])
+    base = alt.Chart(scores).encode(x=across)
+    band = base.mark_area(opacity=0.2).encode(y=alt.Y("min:Q"), y2="max:Q", color=color.legend(None))
+    line = base.mark_line(point=True).encode(
+        y=alt.Y("mean:Q").title("score").scale(domain=[0, 1]), color=color.title(None), tooltip=tooltip
+    )
     lower = (
         alt.Chart(norms)
         .mark_bar(color=NEUTRAL)
         .encode(x=across, y=alt.Y("mean:Q").title("norm of its logits"), tooltip=tooltip)
         .properties(width=460, height=90)
     )
-    return alt.vconcat(upper, lower).properties(
-        title=f"Layer {layer}, head {head}: frequency ID {most_symbolic} scores most symbolic",
+    finding = f"mean symbolic score {fast:.2f} over the fastest quarter of frequencies, {slow:.2f} over the slowest"
+    return alt.vconcat((band + line).properties(width=460, height=200), lower).properties(
+        title=alt.TitleParams(f"Layer {layer}, head {head}", subtitle=finding.capitalize()),
         description=(
             f"Positional and symbolic score of layer {layer}, head {head} by RoPE frequency, above the norm of each "
-            f"frequency's logits. Frequency {most_symbolic} has the highest symbolic score."
+            f"frequency's logits: {finding}."
         ),
     )
 
