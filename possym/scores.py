@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .errors import InputError
-from .rope import as_float, as_positions, check_planes, planes, rotate
+from .rope import as_float, as_positions, check_planes, planes
 
 
 class Scores(NamedTuple):
@@ -104,13 +104,18 @@ def relocated_logits(
         raise InputError(f"scale = {scale!r}: give a finite number, or None for 1/√D")
     check_planes(query.shape[-1], frequencies, layout)
     dtype = torch.promote_types(query.dtype, keys.dtype)
-    # Turning the query back by each place is the same as turning each key forward, and costs T vectors, not T².
-    turned = rotate(query.to(dtype).unsqueeze(-2) * scale, query_position - positions, frequencies, layout)
-    keys = keys.to(dtype)
+    query, keys = query.to(dtype).unsqueeze(-2) * scale, keys.to(dtype)
+    # In one plane kᵀR(φ)q = (k·q) cos φ + (k×q) sin φ: two numbers a key and plane, then one product for all places.
+    (q1, q2), (k1, k2) = (planes(x, frequencies, layout).unbind(-1) for x in (query, keys))
+    dot, cross = k1 * q1 + k2 * q2, k2 * q1 - k1 * q2
+    angles = (query_position - positions) * frequencies.to(positions)[:, None]
+    angles = angles.remainder(2 * math.pi)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
     if per_plane:
-        keys, turned = (planes(x, frequencies, layout) for x in (keys, turned))
-        return torch.einsum("...afc,...bfc->...fab", keys, turned)
-    return keys @ turned.transpose(-1, -2)
+        dot, cross = dot.transpose(-1, -2).unsqueeze(-1), cross.transpose(-1, -2).unsqueeze(-1)
+        return dot * cos.unsqueeze(-2) + cross * sin.unsqueeze(-2)
+    fixed = (keys * query)[..., 2 * len(frequencies) :]
+    return torch.cat([dot, cross, fixed], -1) @ torch.cat([cos, sin, cos.new_ones(fixed.shape[-1], len(positions))])
 
 
 def swap_scores(
