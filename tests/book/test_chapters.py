@@ -48,14 +48,14 @@ def test_every_chapter_is_in_the_table_of_contents():
 
 
 def test_chapters_run_in_the_kernel_of_this_environment(tmp_path, book):
-    """A kernel of the same name in the user's own folder is not taken."""
+    """A kernel of the same name in the user's own folder is not taken, though the user prefers that folder."""
     folder = book(one="import sys\nprint(sys.executable)")
     kernel = tmp_path / "home/.local/share/jupyter/kernels/python3"
     kernel.mkdir(parents=True)
     false = shutil.which("false")
     (kernel / "kernel.json").write_text(f'{{"argv": ["{false}"], "display_name": "other", "language": "python"}}')
     command = [sys.executable, str(ROOT / "_ext/execute_chapter.py"), "chapters/one.md", "one.ipynb"]
-    environment = {"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+    environment = {"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin", "JUPYTER_PREFER_ENV_PATH": "0"}
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     printed = nbformat.read(folder / "one.ipynb", as_version=4).cells[-1].outputs[0].text.strip()
