@@ -109,10 +109,13 @@ rule site:
     params:
         jupyter_book=Path(sys.executable).parent / "jupyter-book",
     run:
+        shutil.rmtree(SITE, ignore_errors=True)
+        for old in [*STAGE.rglob("*.md"), *STAGE.rglob("*.ipynb")]:  # pages that are gone, or became notebooks
+            if str(old) not in rules.notebooks.input:
+                old.unlink()
         for page in TEXTS:
             (STAGE / page).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(f"{page}.md", STAGE / f"{page}.md")
-            Path(STAGE / f"{page}.ipynb").unlink(missing_ok=True)
         for name in ("_config.yml", "_toc.yml", "references.bib"):
             shutil.copy(name, STAGE / name)
         for folder in ("_assets", "_ext"):

@@ -163,3 +163,15 @@ def test_a_page_that_loads_from_the_network_fails_the_build(book, make):
     result = make("book", folder=folder)
     assert result.returncode != 0
     assert "index.html loads https://example.org/tracker.js" in result.stdout
+
+
+def test_pages_that_are_gone_or_became_notebooks_leave_nothing_behind(book, make):
+    folder = book(one="1 + 1", two="2 + 2")
+    assert make("book", folder=folder).returncode == 0
+    toc, notebook = folder / "_toc.yml", (folder / "chapters/one.md").read_text()
+    toc.write_text(toc.read_text().replace("  - file: chapters/two\n", ""))
+    (folder / "index.md").write_text(notebook.replace("Chapter one", "A small book, with code"))
+    result = make("book", folder=folder)
+    assert result.returncode == 0, result.stdout
+    assert {path.stem for path in (folder / "_build/html/chapters").glob("*.html")} == {"one"}
+    assert "with code" in (folder / "_build/html/index.html").read_text()
