@@ -105,17 +105,19 @@ def relocated_logits(
     check_planes(query.shape[-1], frequencies, layout)
     dtype = torch.promote_types(query.dtype, keys.dtype)
     query, keys = query.to(dtype).unsqueeze(-2) * scale, keys.to(dtype)
-    # In one plane kᵀR(φ)q = (k·q) cos φ + (k×q) sin φ: two numbers a key and plane, then one product for all places.
-    (q1, q2), (k1, k2) = (planes(x, frequencies, layout).unbind(-1) for x in (query, keys))
-    dot, cross = k1 * q1 + k2 * q2, k2 * q1 - k1 * q2
-    angles = (query_position - positions) * frequencies.to(positions)[:, None]
-    angles = angles.remainder(2 * math.pi)
-    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    # As complex numbers, kᵀR(φ)q of one plane is Re(k q̄) cos φ + Im(k q̄) sin φ: one product with a key, then one
+    # with the cosines and sines of all places.
+    key, asked = (torch.view_as_complex(planes(x, frequencies, layout).contiguous()) for x in (keys, query))
+    parts = torch.view_as_real(key * asked.conj())
+    angles = (frequencies.to(positions)[:, None] * (query_position - positions)).remainder(2 * math.pi)
+    turns = torch.stack([angles.cos(), angles.sin()], 1).to(dtype)
     if per_plane:
-        dot, cross = dot.transpose(-1, -2).unsqueeze(-1), cross.transpose(-1, -2).unsqueeze(-1)
-        return dot * cos.unsqueeze(-2) + cross * sin.unsqueeze(-2)
-    fixed = (keys * query)[..., 2 * len(frequencies) :]
-    return torch.cat([dot, cross, fixed], -1) @ torch.cat([cos, sin, cos.new_ones(fixed.shape[-1], len(positions))])
+        return torch.einsum("...afc,fcb->...fab", parts, turns)
+    relocated = parts.flatten(-2) @ turns.flatten(0, 1)
+    if 2 * len(frequencies) == query.shape[-1]:
+        return relocated
+    fixed = slice(2 * len(frequencies), None)
+    return relocated + keys[..., fixed] @ query[..., fixed].mT
 
 
 def swap_scores(
@@ -312,7 +314,7 @@ def check_relocated(relocated: Tensor) -> Tensor:
     relocated = as_float(relocated, "relocated")
     if relocated.ndim < 2 or relocated.shape[-1] != relocated.shape[-2] or relocated.shape[-1] < 2:
         raise InputError(f"relocated {tuple(relocated.shape)}: expected (..., T, T) with at least two keys")
-    if not all(extreme.isfinite() for extreme in relocated.aminmax()):
+    if not torch.stack(relocated.aminmax()).isfinite().all():
         raise InputError("relocated holds values that are not finite: leave masked keys out, and check the model")
     return relocated
 
