@@ -202,30 +202,27 @@ def swap_scores(
 def token_swaps(relocated: Tensor, attention: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return Σ α cos(v′, v) and Σ α cos(v′, reverse(v)) over all pairs of single tokens, a band of rows at a time.
 
-    With x and y the differences of the two log entries of v and v′, r = e^−|x| and s = e^−|y|, the cosine is
-    (1 + rs)/n where x and y have one sign and (r + s)/n where they do not, n² = (1 + r²)(1 + s²). α needs no
-    exponential of its own: |d_i − d_j| = max − min − (max − d_larger) − (d_smaller − min).
+    With r and s the ratios of the two entries of v and of v′, the cosines are (1 + rs)/n and (r + s)/n where
+    n² = (1 + r²)(1 + s²). Ratios past e^±limit are cut there: the cosines change by less than rounding, and n² stays
+    finite. α needs no exponential of its own: |d_i − d_j| = (max − min) − (max − d_larger) − (d_smaller − min).
     """
     count = relocated.shape[-1]
     logits = relocated.diagonal(dim1=-2, dim2=-1)
+    limit = 100 if relocated.dtype == torch.float64 else 20
     larger = ((attention - attention.amax(-1, keepdim=True)) / temperature).exp()
     smaller = ((attention.amin(-1, keepdim=True) - attention) / temperature).exp()
-    band = 2**24 if relocated.is_cuda else 2**17
-    rows = max(1, band * count // relocated.numel())
+    one = relocated.new_ones(())
+    rows = max(1, (2**24 if relocated.is_cuda else 2**16) * count // relocated.numel())
     totals = 0
     for start in range(0, count - 1, rows):
         here, after = slice(start, start + rows), slice(start, count)
-        x = logits[..., here, None] - logits[..., None, after]
-        y = relocated[..., after, here].mT - relocated[..., here, after]
-        agree = (x < 0) == (y < 0)
-        r, s = x.abs_().neg_().exp_(), y.abs_().neg_().exp_()
-        weight = torch.maximum(
-            larger[..., here, None] * smaller[..., None, after], smaller[..., here, None] * larger[..., None, after]
-        ).triu_(1)
-        share = weight * ((1 + r * r) * (1 + s * s)).rsqrt_()
-        straight, crossed = share * (1 + r * s), share * r.add_(s)
-        sums = [torch.where(agree, straight, crossed), torch.where(agree, crossed, straight), weight]
-        totals = totals + torch.stack([part.sum((-2, -1)) for part in sums])
+        r = (logits[..., None, after] - logits[..., here, None]).clamp_(-limit, limit).exp_()
+        s = (relocated[..., here, after] - relocated[..., after, here].mT).clamp_(-limit, limit).exp_()
+        weight = larger[..., here, None] * smaller[..., None, after]
+        weight = torch.maximum(weight, smaller[..., here, None] * larger[..., None, after]).triu_(1)
+        share = torch.addcmul(one, r, r).mul_(torch.addcmul(one, s, s)).rsqrt_().mul_(weight)
+        straight, crossed = (share * cosine for cosine in (torch.addcmul(one, r, s), r.add_(s)))
+        totals = totals + torch.stack([part.sum((-2, -1)) for part in (straight, crossed, weight)])
     return totals[0] / totals[2], totals[1] / totals[2]
 
 
