@@ -332,7 +332,7 @@ class Rows:
         seen = None if spans is None else seen_blocks(spans, inputs.moved)
         enough = count >= 2 and (seen is None or len(seen) >= 2)
         options = dict(blocks=seen, temperature=self.temperature)
-        budget = (2**26 if inputs.keys.is_cuda else 2**20) // (len(prompts) * count**2 or 1)
+        budget = (2**26 if inputs.keys.is_cuda else 2**18) // (len(prompts) * count**2 or 1)
         names = ("positional", "symbolic", "entropy", "variance", "bound")
         try:
             parts = []

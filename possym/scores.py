@@ -10,7 +10,10 @@ on the place b alone, symbolic where it depends on the content a alone.
 - `purity` names a head's kind.
 """
 
+import importlib.util
 import math
+from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -204,31 +207,60 @@ def swap_scores(
 def token_swaps(relocated: Tensor, attention: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return Σ α cos(v′, v) and Σ α cos(v′, reverse(v)) over all pairs of single tokens, a band of rows at a time.
 
-    With x and y the differences of the two log entries of v and v′, r = e^−|x| and s = e^−|y|, the cosine is
-    (1 + rs)/n where x and y have one sign and (r + s)/n where they do not, n² = (1 + r²)(1 + s²). α needs no
-    exponential of its own: |d_i − d_j| = max − min − (max − d_larger) − (d_smaller − min).
+    α needs no exponential of its own: |d_i − d_j| = (max − min) − (max − d_larger) − (d_smaller − min). Bands fit a
+    CPU's cache; on a GPU long prompts go through one fused kernel, compiled on first use.
     """
     count = relocated.shape[-1]
     logits = relocated.diagonal(dim1=-2, dim2=-1)
     larger = ((attention - attention.amax(-1, keepdim=True)) / temperature).exp()
     smaller = ((attention.amin(-1, keepdim=True) - attention) / temperature).exp()
-    band = 2**24 if relocated.is_cuda else 2**17
-    rows = max(1, band * count // relocated.numel())
+    rows = max(1, (2**24 if relocated.is_cuda else 2**15) * count // relocated.numel())
+    score = fused_band() if relocated.is_cuda and count >= 512 and has_triton() else band_of_swaps
     totals = 0
     for start in range(0, count - 1, rows):
         here, after = slice(start, start + rows), slice(start, count)
-        x = logits[..., here, None] - logits[..., None, after]
-        y = relocated[..., after, here].mT - relocated[..., here, after]
-        agree = (x < 0) == (y < 0)
-        r, s = x.abs_().neg_().exp_(), y.abs_().neg_().exp_()
-        weight = torch.maximum(
-            larger[..., here, None] * smaller[..., None, after], smaller[..., here, None] * larger[..., None, after]
-        ).triu_(1)
-        share = weight * ((1 + r * r) * (1 + s * s)).rsqrt_()
-        straight, crossed = share * (1 + r * s), share * r.add_(s)
-        sums = [torch.where(agree, straight, crossed), torch.where(agree, crossed, straight), weight]
-        totals = totals + torch.stack([part.sum((-2, -1)) for part in sums])
+        vectors = (vector[..., part] for vector in (logits, larger, smaller) for part in (here, after))
+        totals = totals + score(relocated[..., here, after], relocated[..., after, here], *vectors)
     return totals[0] / totals[2], totals[1] / totals[2]
+
+
+def band_of_swaps(
+    upper: Tensor,
+    lower: Tensor,
+    logits_here: Tensor,
+    logits_after: Tensor,
+    larger_here: Tensor,
+    larger_after: Tensor,
+    smaller_here: Tensor,
+    smaller_after: Tensor,
+) -> Tensor:
+    """Return the sums of weight · cos(v′, v), of weight · cos(v′, reverse(v)) and of the weights over a band (3, ...).
+
+    With r and s the ratios of the two entries of v and of v′, the cosines are (1 + rs)/n and (r + s)/n where
+    n² = (1 + r²)(1 + s²). Ratios past e^±limit are cut there: the cosines change by less than rounding, and n² stays
+    finite.
+    """
+    limit = 100.0 if upper.dtype == torch.float64 else 20.0
+    r = (logits_after.unsqueeze(-2) - logits_here.unsqueeze(-1)).clamp_(-limit, limit).exp_()
+    s = (upper - lower.mT).clamp_(-limit, limit).exp_()
+    weight = larger_here.unsqueeze(-1) * smaller_after.unsqueeze(-2)
+    weight = torch.maximum(weight, smaller_here.unsqueeze(-1) * larger_after.unsqueeze(-2)).triu_(1)
+    one = upper.new_ones(())
+    share = torch.addcmul(one, r, r).mul_(torch.addcmul(one, s, s)).rsqrt_().mul_(weight)
+    straight, crossed = share * torch.addcmul(one, r, s), share * r.add_(s)
+    return torch.stack([part.sum((-2, -1)) for part in (straight, crossed, weight)])
+
+
+@cache
+def fused_band() -> Callable[..., Tensor]:
+    """Return `band_of_swaps` as one kernel for any sizes."""
+    return torch.compile(band_of_swaps, dynamic=True)
+
+
+@cache
+def has_triton() -> bool:
+    """Return whether PyTorch can compile kernels for the GPU here."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def pair_cosines(v1: Tensor, v2: Tensor, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:

@@ -81,11 +81,11 @@ def frequency_profile(rows: pd.DataFrame) -> alt.VConcatChart:
     fast, slow = symbolic.iloc[:quarter].mean(), symbolic.iloc[-quarter:].mean()
     across = alt.X("frequency_id:Q").title("frequency ID (1 is the fastest)").scale(nice=False, padding=8)
     tooltip = ["frequency_id:Q", number("angle", ".3g"), number("mean"), number("min"), number("max")]
-    color = alt.Color("score:N").scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC])
-    base = alt.Chart(scores).encode(x=across)
-    band = base.mark_area(opacity=0.2).encode(y=alt.Y("min:Q"), y2="max:Q", color=color.legend(None))
+    color = alt.Color("score:N").scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC]).title(None)
+    base = alt.Chart(scores).encode(x=across, color=color)
+    band = base.mark_area(opacity=0.2).encode(y=alt.Y("min:Q"), y2="max:Q")
     line = base.mark_line(point=True).encode(
-        y=alt.Y("mean:Q").title("score").scale(domain=[0, 1]), color=color.title(None), tooltip=tooltip
+        y=alt.Y("mean:Q").title("score").scale(domain=[0, 1]), tooltip=tooltip
     )
     lower = (
         alt.Chart(norms)

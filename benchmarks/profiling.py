@@ -1,0 +1,181 @@
+"""Profile of a real model: against the model's own forward pass, and against permuting and attending again.
+
+On a CPU the model is SmolLM2-135M-Instruct at 512 tokens, in float32; on a GPU the shapes of gemma-2-2b and
+Llama-3-8B with random weights at 2,048 tokens, in bfloat16. Same prompt, same run:
+
+- *forward*: the model as transformers runs it, logits of the last token alone;
+- *capture*: the same with queries and keys taken, and nothing done with them;
+- *profile*: every head scored, the probe and the tables included;
+- *profile with frequencies*: every RoPE plane scored too. Each swap of each plane needs two exponentials; *floor* is
+  the time of that many exponentials alone, in place on a buffer that stays in cache.
+
+On a CPU the scores are also compared with the procedure they replace: for every swap, move the hidden states that
+enter each layer and let its attention run again (2605.31558, appendix D).
+"""
+
+import itertools
+import time
+
+import torch
+from common import median_ms, parser, report, synchronize
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig
+
+import possym
+from possym.capture import Capture
+from possym.models import hub
+from possym.results import choose_device
+from possym.scores import swap_scores
+
+SHAPES = {
+    "gemma-2-2b shape": Gemma2Config(),
+    "Llama-3-8B shape": LlamaConfig(
+        vocab_size=128256,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=8192,
+        rope_parameters=dict(rope_type="default", rope_theta=500000.0),
+    ),
+}
+TEMPERATURE = 0.1
+
+
+def random_model(config: object, device: torch.device) -> nn.Module:
+    """Return a model of a shape with random weights, in bfloat16."""
+    torch.manual_seed(0)
+    with device:
+        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+
+
+def exponentials_ms(count: int, device: torch.device) -> float:
+    """Return the milliseconds of ``count`` exponentials in place on a buffer that stays in cache."""
+    buffer = torch.zeros(2**22 if device.type == "cuda" else 2**16, device=device)
+    rounds = max(1, min(count // buffer.numel(), 2_000))
+    spent = median_ms(lambda: [buffer.zero_().exp_() for _ in range(rounds)], device, 3)
+    zeros = median_ms(lambda: [buffer.zero_() for _ in range(rounds)], device, 3)
+    return (spent - zeros) * count / (rounds * buffer.numel())
+
+
+def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> list[dict]:
+    """Return one row a way of running one model on one prompt."""
+    device = tokens.device
+    capture = Capture(model)
+    planes = int((capture.coverage.planes * capture.coverage.heads).sum())
+    keys = len(tokens) - 1
+    floor = exponentials_ms(planes * keys * (keys - 1), device) if frequencies else None
+    options = dict(temperature=TEMPERATURE, progress=False)
+    ways = {
+        "forward": (lambda: model(tokens[None], use_cache=False, logits_to_keep=1), 5),
+        "capture": (lambda: capture.run(tokens, lambda inputs: None), 5),
+        "profile": (lambda: possym.profile(model, tokens, **options), 5),
+    }
+    if frequencies:
+        ways["profile with frequencies"] = lambda: possym.profile(model, tokens, per_frequency=True, **options), 1
+    rows = []
+    for what, (function, repeats) in ways.items():
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        spent = median_ms(function, device, repeats)
+        row = {"model": name, "tokens": len(tokens), "what": what, "ms": spent}
+        row["of_forward"] = spent / rows[0]["ms"] if rows else 1.0
+        if device.type == "cuda":
+            row["peak_GiB"] = torch.cuda.max_memory_allocated(device) / 2**30
+        if what == "profile with frequencies":
+            row |= {"floor_ms": floor, "of_floor": (spent - rows[2]["ms"]) / floor}
+        rows.append(row)
+    return rows
+
+
+def permute(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Return both scores (2, L, H) by moving hidden states for every swap and letting each layer attend again."""
+    calls = []
+    modules = [m for m in model.modules() if type(m).__name__.endswith("Attention")]
+    handles = [
+        m.register_forward_hook(lambda m, args, kwargs, out: calls.append((m, kwargs, out[1])), with_kwargs=True)
+        for m in modules
+    ]
+    model(tokens[None], use_cache=False)
+    for handle in handles:
+        handle.remove()
+    last = len(tokens) - 1
+    pairs = list(itertools.combinations(range(last), 2))
+    first, second = torch.tensor(pairs).T
+    orders = torch.arange(last + 1).repeat(len(pairs), 1)
+    rows = torch.arange(len(pairs))
+    orders[rows, first], orders[rows, second] = second, first
+    scores = []
+    for module, kwargs, weights in calls:
+        before = weights[0, :, -1]
+        after = []
+        for some in orders.split(128):
+            moved = kwargs | {"hidden_states": kwargs["hidden_states"][0, some]}
+            after.append(module(**moved)[1][:, :, -1])
+        after = torch.cat(after).transpose(0, 1)
+        v = torch.stack([before[:, first], before[:, second]])
+        w = torch.stack([after[:, rows, first], after[:, rows, second]])
+        v, w = (pair / pair.amax(0).clamp(min=torch.finfo(pair.dtype).tiny) for pair in (v, w))
+        norm = v.norm(dim=0) * w.norm(dim=0)
+        alpha = ((before[:, first] - before[:, second]).abs() / TEMPERATURE).softmax(-1)
+        both = [(alpha * (v * other).sum(0) / norm).sum(-1) for other in (w, w.flip(0))]
+        scores.append(torch.stack(both))
+    return torch.stack(scores, 1)
+
+
+def against_permuting(model: nn.Module, tokens: Tensor) -> list[dict]:
+    """Return the time of the procedure and of the profile on one prompt, and how far apart their scores are."""
+    model.set_attn_implementation("eager")
+    synchronize(tokens.device)
+    start = time.perf_counter()
+    slow = permute(model, tokens)
+    spent = 1e3 * (time.perf_counter() - start)
+    table = possym.profile(model, tokens, temperature=TEMPERATURE, progress=False).heads
+    fast = torch.tensor(table[["positional", "symbolic"]].to_numpy()).T.reshape(slow.shape)
+    ours = median_ms(lambda: possym.profile(model, tokens, temperature=TEMPERATURE, progress=False), tokens.device)
+    difference = (slow.double() - fast).abs()
+    shared = {"model": hub.DEFAULT, "tokens": len(tokens)}
+    return [
+        shared | {"what": "permute and attend again", "ms": spent, "largest_difference": difference.max().item()},
+        shared | {"what": "profile, same prompt", "ms": ours, "speedup": spent / ours},
+    ]
+
+
+def fused_against_plain(device: torch.device) -> float:
+    """Return how far the scores of the GPU's fused kernel are from the CPU's in float64."""
+    relocated = 3 * torch.randn(4, 700, 700, generator=torch.Generator().manual_seed(0))
+    ours, exact = (swap_scores(x, temperature=TEMPERATURE) for x in (relocated.to(device), relocated.double()))
+    return max((a.cpu().double() - b).abs().max().item() for a, b in zip(ours, exact, strict=True))
+
+
+@torch.no_grad()
+def main() -> None:
+    """Run the benchmark."""
+    options = parser(__doc__.split("\n")[0], "profiling.json")
+    options.add_argument("--no-frequencies", action="store_true", help="leave the profile by frequency out")
+    chosen = options.parse_args()
+    device = torch.device(choose_device(chosen.device))
+    chooser = torch.Generator().manual_seed(0)
+    rows = []
+    if device.type == "cuda" and not chosen.tiny:
+        for name, config in SHAPES.items():
+            model = random_model(config, device)
+            tokens = torch.randint(config.vocab_size, (2048,), generator=chooser).to(device)
+            rows += measure(name, model, tokens, not chosen.no_frequencies)
+            del model
+            torch.cuda.empty_cache()
+    else:
+        model = hub.load(device=str(device), dtype="float32").model
+        tokens = torch.randint(100, 40_000, (48 if chosen.tiny else 512,), generator=chooser).to(device)
+        rows += measure(hub.DEFAULT, model, tokens, not chosen.no_frequencies)
+        if device.type == "cpu":
+            rows += against_permuting(model, tokens[: 8 if chosen.tiny else 48])
+    facts = dict(temperature=TEMPERATURE, threads=torch.get_num_threads())
+    if device.type == "cuda":
+        facts["kernel_difference"] = fused_against_plain(device)
+    report(rows, chosen.output, device, **facts)
+
+
+if __name__ == "__main__":
+    main()
