@@ -89,19 +89,20 @@ def steps_to_learn(accuracy: pd.DataFrame, level: float = 0.9) -> alt.LayerChart
     data = pd.concat([learnt, paper[paper["task"].isin(learnt["task"])]], ignore_index=True)
     missing = int(data["step"].isna().sum())
     data["row"] = data["task"] + ", " + data["hops"]
+    data["who"] = ["the paper" if pd.isna(seed) else f"seed {seed:.0f}" for seed in data["seed"]]
     rows = [f"{task}, {hops}" for task in TASKS for hops in sorted(data["hops"].unique())]
     sources = ["a seed here", "the paper, off its plot"]
     title = f"When each hop count first reaches {level:.0%} accuracy"
     left_out = f"; {missing} never do and are left out" if missing else ""
     return (
-        alt.Chart(data.dropna(subset=["step"]))
+        alt.Chart(data.dropna(subset=["step"]).drop(columns="seed"))
         .mark_point(filled=True, size=70, opacity=0.75)
         .encode(
             x=alt.X("step:Q", title=STEP).scale(zero=True),
             y=alt.Y("row:N", title=None, sort=rows).scale(domain=[row for row in rows if row in set(data["row"])]),
             shape=alt.Shape("source:N", title=None).scale(domain=sources, range=["circle", "diamond"]),
             color=alt.Color("source:N", title=None).scale(domain=sources, range=[CATEGORIES[0], NEUTRAL]),
-            tooltip=["task:N", "hops:N", alt.Tooltip("seed:N"), alt.Tooltip("step:Q", format=",")],
+            tooltip=["task:N", "hops:N", "who:N", alt.Tooltip("step:Q", format=",")],
         )
         .properties(
             title=alt.Title(title, subtitle=f"One mark a seed{left_out}"),
@@ -158,7 +159,7 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
         .transform_flatten(arrays)
         .mark_rect()
         .encode(
-            x=alt.X("evaluation:O", title=f"{STEP} (evaluations evenly thinned; denser early)").axis(
+            x=alt.X("evaluation:O", title=f"{STEP} (evaluations, denser early)").axis(
                 labelExpr=f"({{{labels}}})[datum.value]", labelOverlap=True, labelAngle=0, ticks=False
             ),
             y=layers,
@@ -315,6 +316,7 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
         known = row.gamma == 0.1 or figure == "fig7"
         paper.append(published(f"P2.{figure}.{row.task}.pure_{row.kind}").value if known else None)
     data["paper"] = paper
+    data["reading"] = ["none" if value is None else str(value) for value in paper]
     data["row"] = [f"{row.task}, γ = {row.gamma:g}, {row.kind}" for row in data.itertuples()]
     order = [
         f"{task}, γ = {gamma:g}, {kind}"
@@ -328,7 +330,15 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
         x=alt.X("low:Q", title="Pure heads at the end of training").scale(zero=True), x2="high:Q", color=kinds
     )
     mean = base.mark_point(filled=True, size=90).encode(
-        x="mean:Q", color=kinds, tooltip=["row:N", alt.Tooltip("mean:Q", format=".1f"), "low:Q", "high:Q", "paper:Q"]
+        x="mean:Q",
+        color=kinds,
+        tooltip=[
+            "row:N",
+            alt.Tooltip("mean:Q", format=".1f"),
+            "low:Q",
+            "high:Q",
+            alt.Tooltip("reading:N", title="paper"),
+        ],
     )
     theirs = (
         base.transform_filter("isValid(datum.paper)")
@@ -361,12 +371,13 @@ def letter_of(positional: float, symbolic: float, gamma: float = 0.1) -> str:
 
 def learnt_words(table: pd.DataFrame, task: str) -> str:
     """Return which hop count a task learns first and last, in words."""
-    learnt = over_seeds(learnt_steps(table), ["hops"], "step").dropna(subset=["median"]).sort_values("median")
+    every = over_seeds(learnt_steps(table), ["hops"], "step")
+    learnt = every.dropna(subset=["median"]).sort_values("median")
     name = f"{task.capitalize()} task"
     if learnt.empty:
         return f"{name}: no hop count reaches 90 % in most seeds"
     first, last = learnt.iloc[0], learnt.iloc[-1]
-    if len(learnt) < table["hops"].nunique() or len(learnt) == 1:
+    if len(learnt) < len(every) or len(learnt) == 1:
         return f"{name}: {hop_words(first['hops'])} is first to reach 90 %, at step {first['median']:,.0f}; not all do"
     return (
         f"{name}: {hop_words(first['hops'])} first reaches 90 % at step {first['median']:,.0f}, "
