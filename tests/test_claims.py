@@ -41,6 +41,7 @@ FLIPS = {
     "letter-learnt": dict(final={"number": 1.0, "letter": 0.5}),
     "number-hop-order": dict(learnt=learnt(number_4=2500)),
     "number-one-hop-step": dict(learnt=learnt(number_1=250)),
+    "number-one-hop-first": dict(learnt=learnt(number_1=3500)),
     "letter-hops-together": dict(learnt=learnt(letter_1=1000)),
     "letter-learnt-step": dict(learnt=learnt(letter_4=NEVER)),
     "number-best-step": dict(best={"number": 1000, "letter": 3500}),
@@ -59,6 +60,7 @@ OFF_BY_DESIGN = {  # four positional and eight symbolic heads at both γ are not
     "number-positional-0.05": "holds in part",
     "number-symbolic-0.05": "holds in part",
     "number-positional-layers": "holds in part",
+    "number-layer-0": "does not hold",  # a pure layer 0 is not what Fig. 2 shows
     "training-time": "not testable here",
 }
 
@@ -87,6 +89,24 @@ def test_attention_that_starts_selective_is_not_uniform():
     made = study()
     made.tables["scores"].loc[made.tables["scores"]["step"] == 0, "entropy"] *= 0.5
     assert learning.start_entropy(made).verdict == "does not hold"
+
+
+def test_a_layer_0_of_middling_scores_is_the_papers():
+    middling = kinds(number=["neither"] + ["positional"] * 3 + ["symbolic"] * 8)
+    made = study(kinds=middling)
+    scores = made.tables["scores"]
+    end = (scores["task"] == "number") & (scores["layer"] == 0) & (scores["step"] == scores["step"].max())
+    for pair, verdict in (((0.45, 0.6), "holds"), ((0.55, 0.75), "holds in part"), ((0.7, 0.3), "does not hold")):
+        scores.loc[end, ["positional", "symbolic"]] = pair
+        assert learning.layer_zero(made).verdict == verdict
+
+
+def test_ties_and_reversals_are_told_apart():
+    tied, swapped = learnt(number_4=4000), learnt(number_4=2500)
+    recipe = lambda seed: [PAPER_LIKE["learnt"], tied, swapped, swapped][seed]  # noqa: E731
+    found = learning.hop_order(study(learnt=recipe))
+    assert found.measured == "in order in 1 of 4 seeds, tied in 1, otherwise in 2"
+    assert found.verdict == "does not hold"
 
 
 def test_one_seed_of_four_makes_it_hold_in_part():
