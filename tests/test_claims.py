@@ -262,7 +262,7 @@ def test_finding_is_the_ledgers_row():
     row = claims.ledger(CHAPTER, made).loc["letter-learnt"]
     text = claims.finding("letter-learnt", made)
     assert re.fullmatch(r"\*(.+)\* Here: (.+)\. The claim \*\*(.+)\*\*\.", text).groups() == (
-        row["claim"], f"{row['measured']} ({row['interval']})", row["verdict"]
+        row["claim"], f"{row['measured']}; {row['interval']}", row["verdict"]
     )  # fmt: skip
 
 

@@ -73,6 +73,17 @@ def test_pure_counts_count_every_model_and_kind():
     assert counts["letter", 0, 0.1, "positional"] == 0
 
 
+def test_passing_kinds_are_those_that_do_not_last():
+    scores = study(seeds=2).tables["scores"]
+    assert dynamics.passing_kinds(scores).empty
+    here = (scores["task"] == "letter") & (scores["seed"] == 1) & (scores["layer"] == 9)
+    scores.loc[here & scores["step"].isin([500, 750, 1250]), ["positional", "symbolic"]] = [0.95, 0.05]
+    scores.loc[here & (scores["step"] == 1000), ["positional", "symbolic"]] = [0.05, 0.95]
+    found = dynamics.passing_kinds(scores.sample(frac=1, random_state=0))
+    assert found.values.tolist() == [["letter", 1, 9, "positional", 500, 1250]]
+    assert len(dynamics.passing_kinds(scores, gamma=0.04)) == 0
+
+
 def test_entropy_is_scaled_over_each_heads_own_training(made):
     scaled = dynamics.normalised_entropy(made["scores"])
     for _, head in scaled.groupby(["task", "seed", "layer"]):
@@ -91,6 +102,7 @@ def test_entropy_is_scaled_over_each_heads_own_training(made):
         dynamics.final_accuracy,
         dynamics.pure_counts,
         dynamics.normalised_entropy,
+        dynamics.passing_kinds,
     ],
 )
 def test_wrong_tables_are_refused(call):
@@ -98,7 +110,20 @@ def test_wrong_tables_are_refused(call):
         call([1, 2])
     with pytest.raises(InputError, match="lacks .*: it has x"):
         call(pd.DataFrame({"x": [1]}))
-    columns = ["task", "seed", "split", "step", "hops", "accuracy", "layer", "gamma", "kind", "entropy"]
+    columns = [
+        "task",
+        "seed",
+        "split",
+        "step",
+        "hops",
+        "accuracy",
+        "layer",
+        "gamma",
+        "kind",
+        "entropy",
+        "positional",
+        "symbolic",
+    ]
     with pytest.raises(InputError, match="no rows"):
         call(pd.DataFrame(columns=columns))
 

@@ -131,9 +131,7 @@ def what_holds(chapter: str, studies: Mapping[str, Study] | None = None) -> Tabl
             "Claim": claim,
             "Where": [f"{papers()[row.paper]['arxiv']}, {row['where']}" for _, row in rows.iterrows()],
             "Paper": rows["paper_value"].to_numpy(),
-            "Measured here": [
-                f"{m} ({i})" if i else m for m, i in zip(rows["measured"], rows["interval"], strict=True)
-            ],
+            "Measured here": [f"{m}; {i}" if i else m for m, i in zip(rows["measured"], rows["interval"], strict=True)],
             "Verdict": [badge(verdict) for verdict in rows["verdict"]],
         }
     )
@@ -160,7 +158,7 @@ def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
     if id not in known:
         raise InputError(f"claim {id!r}: known claims are {', '.join(known)}")
     measured, interval, verdict = measure(known[id], dict(studies or {}))
-    return f"*{known[id].statement}* Here: {measured}{interval and f' ({interval})'}. The claim **{verdict}**."
+    return f"*{known[id].statement}* Here: {measured}{interval and f'; {interval}'}. The claim **{verdict}**."
 
 
 def summary(rows: pd.DataFrame | None = None) -> Table:

@@ -252,8 +252,8 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     names = now.mark_text(fontSize=11, fontWeight="bold", dx=12, dy=-9).encode(**place, text="layer:N")
     clock = (
         now.transform_aggregate(step="max(step)")
-        .mark_text(align="right", fontSize=13)
-        .encode(x=alt.datum(0.98), y=alt.datum(0.94), text=alt.Text("label:N"))
+        .mark_text(align="left", fontSize=13)
+        .encode(x=alt.datum(0.02), y=alt.datum(0.04), text=alt.Text("label:N"))
         .transform_calculate(label="'step ' + format(datum.step, ',')")
     )
     return (
