@@ -19,7 +19,7 @@ PAPER_LIKE = {
 
 
 def study(seeds: int = 4, **changes) -> Study:
-    """A study that behaves as the paper says, but for ``changes`` of `PAPER_LIKE`; values may be functions of the seed."""
+    """A study as the paper says, but for ``changes`` of `PAPER_LIKE`; values may be functions of the seed."""
     recipe = {**PAPER_LIKE, **changes}
 
     def of(value, seed):

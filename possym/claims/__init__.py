@@ -75,7 +75,8 @@ def stored(name: str) -> Study:
     except ResultsError as error:
         raise ResultsError(
             f"the ledger needs the stored result of {name}: {error}. To make it, call results.load_or_run(experiments."
-            f"{name}, experiments.{name}.Config.preset_named('paper'), compute='always') on a machine with a CUDA device"
+            f"{name}, experiments.{name}.Config.preset_named('paper'), compute='always') on a machine with a "
+            "CUDA device"
         ) from error
 
 

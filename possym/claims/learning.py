@@ -219,12 +219,15 @@ def last_layer(study: Study) -> Measurement:
 
 
 CRITERION_STEP = (
-    f"a hop count is learnt at its first evaluation with accuracy of at least {LEVEL:g}. Holds if the paper's step lies "
-    f"within the range over seeds, widened by {STEP_READING} for reading a plot; in part if the median is within a factor "
+    f"a hop count is learnt at its first evaluation with accuracy of at least {LEVEL:g}. Holds if the paper's "
+    "step lies "
+    f"within the range over seeds, widened by {STEP_READING} for reading a plot; in part if the median is "
+    "within a factor "
     "of two"
 )
 CRITERION_COUNT = (
-    "a head is pure if one score is at least 1 − γ and the other at most γ from some evaluation to the end. Holds if the "
+    "a head is pure if one score is at least 1 − γ and the other at most γ from some evaluation to the end. "
+    "Holds if the "
     "paper's count lies within the range over seeds; in part if the mean is within 2 heads of it"
 )
 
@@ -312,7 +315,8 @@ CLAIMS = (
         "Fig. 2",
         "1-hop number sequences are learnt before the letter task.",
         "≈ 2,000 before ≈ 3,000",
-        f"learnt is an accuracy of at least {LEVEL:g}. Holds if the number task's first hop comes before all hop counts of "
+        f"learnt is an accuracy of at least {LEVEL:g}. Holds if the number task's first hop comes before all "
+        "hop counts of "
         "the letter task in every seed; in part if in most",
         first_task,
     ),

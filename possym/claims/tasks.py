@@ -93,7 +93,8 @@ def claim(id: str, where: str, statement: str, paper_value: str, criterion: str,
 
 
 BALANCE = (
-    "holds if the counts of hops, and within each hop class those of the answer's places and values, differ by at most 1; "
+    "holds if the counts of hops, and within each hop class those of the answer's places and values, differ "
+    "by at most 1; "
     "in part if by at most 5"
 )
 CLAIMS = (

@@ -1,7 +1,7 @@
 """Charts of training: accuracy by hops, and what every head's scores do meanwhile.
 
-Tables in are those of `possym.experiments.learning_dynamics`. Charts show the median over seeds and the range between the
-smallest and the largest seed, unless a single seed is chosen.
+Tables in are those of `possym.experiments.learning_dynamics`. Charts show the median over seeds and the range
+between the smallest and the largest seed, unless a single seed is chosen.
 """
 
 import altair as alt
@@ -106,7 +106,8 @@ def steps_to_learn(accuracy: pd.DataFrame, level: float = 0.9) -> alt.LayerChart
         )
         .properties(
             title=alt.Title(title, subtitle=f"One mark a seed{left_out}"),
-            description=f"Dot plot: {title.lower()}, by task and hop count, one dot for each seed, with the paper's steps "
+            description=f"Dot plot: {title.lower()}, by task and hop count, one dot for each seed, with the "
+            "paper's steps "
             "as diamonds.",
             height=26 * data["row"].nunique(),
         )
@@ -180,7 +181,8 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
     return (strips + ends).properties(
         title=alt.Title(
             title,
-            subtitle="Blue positional, vermillion symbolic, grey both (near uniform), white neither; P, S: pure at γ = 0.1",
+            subtitle="Blue positional, vermillion symbolic, grey both (near uniform), white neither; P, S: "
+            "pure at γ = 0.1",
         ),
         description=f"Heat map, {task} task: the kind of every layer's head over training. {title}.",
         height=20 * plane["layer"].nunique(),
@@ -349,7 +351,8 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
     return (spread + mean + theirs).properties(
         title=alt.Title(
             "How many heads end pure, and what the paper counts",
-            subtitle=f"Dot: mean of {int(data['seeds'].max())} seeds; bar: smallest to largest seed; diamond: the paper",
+            subtitle=f"Dot: mean of {int(data['seeds'].max())} seeds; bar: smallest to largest seed; diamond: "
+            "the paper",
         ),
         description=f"Dot plot of pure heads by task, γ and kind. Means: {means}.",
         height=26 * len(data),

@@ -61,7 +61,8 @@ def test_every_exercise_has_a_folded_solution_that_runs(chapter):
     assert 2 <= len(exercises) <= 3 and exercises == [str(n + 1) for n in range(len(exercises))]
     assert len(solutions) == len(exercises)
     for solution in solutions:
-        assert "hide-cell" in solution.metadata["tags"] and "solution" in solution.metadata["mystnb"]["code_prompt_show"]
+        assert "hide-cell" in solution.metadata["tags"]
+        assert "solution" in solution.metadata["mystnb"]["code_prompt_show"]
         assert [line for line in solution.source.splitlines() if line and not line.startswith("#")]
 
 

@@ -1,5 +1,7 @@
 """The charts of the tasks draw the batch's own tokens, paths and counts."""
 
+import itertools
+
 import pandas as pd
 import pytest
 import torch
@@ -32,7 +34,7 @@ def test_the_path_drawn_is_the_batchs(task, hops):
     assert sum(role == "target" for role in roles.values()) == 7
     arcs = chart.layer[0].data.query("hops == @hops")
     assert arcs.groupby("jump")["place"].agg(["first", "last"]).to_numpy().tolist() == [
-        [start, stop] for start, stop in zip(path, path[1:], strict=False)
+        [start, stop] for start, stop in itertools.pairwise(path)
     ]
     assert all(name in texts(svg) for name in names)
 
