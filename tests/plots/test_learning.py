@@ -47,6 +47,11 @@ def test_accuracy_shows_median_range_and_single_seeds(tables, task):
 @pytest.mark.parametrize(("shown", "expected"), [("median", np.median), ("seed3", lambda found: found[3])])
 def test_the_menu_picks_what_the_lines_show(tables, shown, expected):
     svg = draw(learning.accuracy_by_hops(tables["accuracy"], "number"), shown=shown)
+    for mark in marks(svg, "area mark"):
+        found = values(
+            tables["accuracy"], "accuracy", task="number", step=0, hops=int(mark["hops"][0]), split="validation"
+        )
+        assert [float(mark["Accuracy"]), float(mark["high"])] == pytest.approx([found.min(), found.max()], abs=1e-3)
     for mark in marks(svg, "line mark"):
         found = values(
             tables["accuracy"], "accuracy", task="number", step=0, hops=int(mark["hops"][0]), split="validation"
