@@ -5,8 +5,10 @@ Tables in are those of `possym.experiments.learning_dynamics`. Every summary kee
 """
 
 import pandas as pd
+import torch
 
 from .errors import InputError
+from .scores import purity
 
 SIGNS = {"positional": 1, "symbolic": -1}
 
@@ -86,6 +88,29 @@ def pure_counts(heads: pd.DataFrame) -> pd.DataFrame:
         for kind, sign in SIGNS.items()
     ]
     return pd.concat(counts, ignore_index=True)[["task", "seed", "gamma", "kind", "heads"]]
+
+
+def passing_kinds(scores: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:
+    """Return the kinds that a head was of for a while and is not at the end (task, seed, layer, kind, first, last).
+
+    ``first`` and ``last`` are the first and the last evaluated step at which it was pure at ``gamma``.
+
+    Raises:
+        InputError: a column is missing, or ``gamma`` is out of range.
+
+    >>> table = pd.DataFrame({"task": "letter", "seed": 0, "layer": 9, "step": [0, 50, 100],
+    ...                       "positional": [1.0, 0.95, 0.02], "symbolic": [1.0, 0.04, 0.99]})
+    >>> passing_kinds(table)[["layer", "kind", "first", "last"]].values.tolist()
+    [[9, 'positional', 50, 50]]
+    """
+    head = ["task", "seed", "layer"]
+    need(scores, [*head, "step", "positional", "symbolic"])
+    ordered = scores.sort_values([*head, "step"], ignore_index=True)
+    kind = purity(*(torch.tensor(ordered[name].to_numpy(float)) for name in SIGNS), gamma=gamma).numpy()
+    ordered["kind"] = pd.Series(kind).map({sign: name for name, sign in SIGNS.items()})
+    end = ordered.groupby(head)["kind"].transform(lambda kinds: kinds.iloc[-1])
+    passing = ordered[ordered["kind"].notna() & (ordered["kind"] != end)]
+    return passing.groupby([*head, "kind"], as_index=False).agg(first=("step", "min"), last=("step", "max"))
 
 
 def normalised_entropy(scores: pd.DataFrame) -> pd.DataFrame:

@@ -26,7 +26,8 @@ class Explorer:
             raise InputError(f"model is a {type(model).__name__}: give a GPTJEnsemble, such as trained_model returns")
         if len(task.vocabulary) != model.config.vocabulary_size:
             raise InputError(
-                f"the model knows {model.config.vocabulary_size} tokens, the task has {len(task.vocabulary)}: give the task "
+                f"the model knows {model.config.vocabulary_size} tokens, the task has {len(task.vocabulary)}: "
+                "give the task "
                 "that the model was trained on"
             )
         self.model, self.task = model, task
@@ -121,7 +122,8 @@ class SwapExplorer(Explorer):
     def words(self) -> str:
         """Return the two cosines and the two scores in words."""
         return (
-            "This swap: cos(v′, v) = {:.3f}, cos(v′, v reversed) = {:.3f}. All swaps: positional {:.3f}, symbolic {:.3f}."
+            "This swap: cos(v′, v) = {:.3f}, cos(v′, v reversed) = {:.3f}. All swaps: positional {:.3f}, "
+            "symbolic {:.3f}."
         ).format(*self.numbers["swap"], *self.numbers["head"])
 
     def drawing(self) -> str:
@@ -161,7 +163,8 @@ class HopExplorer(Explorer):
         """Return the answers in words."""
         found = self.numbers
         verdict = "right" if found["answer"] == found["right"] else f"wrong, it is {found['right']}"
-        return f"The model answers <b>{escape(found['answer'])}</b> with probability {found['probability']:.3f}: {verdict}."
+        answer, probability = escape(found["answer"]), found["probability"]
+        return f"The model answers <b>{answer}</b> with probability {probability:.3f}: {verdict}."
 
     def drawing(self) -> str:
         """Return the attention of the last place, one row a layer."""

@@ -75,7 +75,8 @@ def stored(name: str) -> Study:
     except ResultsError as error:
         raise ResultsError(
             f"the ledger needs the stored result of {name}: {error}. To make it, call results.load_or_run(experiments."
-            f"{name}, experiments.{name}.Config.preset_named('paper'), compute='always') on a machine with a CUDA device"
+            f"{name}, experiments.{name}.Config.preset_named('paper'), compute='always') on a machine with a "
+            "CUDA device"
         ) from error
 
 
@@ -131,9 +132,7 @@ def what_holds(chapter: str, studies: Mapping[str, Study] | None = None) -> Tabl
             "Claim": claim,
             "Where": [f"{papers()[row.paper]['arxiv']}, {row['where']}" for _, row in rows.iterrows()],
             "Paper": rows["paper_value"].to_numpy(),
-            "Measured here": [
-                f"{m} ({i})" if i else m for m, i in zip(rows["measured"], rows["interval"], strict=True)
-            ],
+            "Measured here": [f"{m}; {i}" if i else m for m, i in zip(rows["measured"], rows["interval"], strict=True)],
             "Verdict": [badge(verdict) for verdict in rows["verdict"]],
         }
     )
@@ -160,7 +159,7 @@ def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
     if id not in known:
         raise InputError(f"claim {id!r}: known claims are {', '.join(known)}")
     measured, interval, verdict = measure(known[id], dict(studies or {}))
-    return f"*{known[id].statement}* Here: {measured}{interval and f' ({interval})'}. The claim **{verdict}**."
+    return f"*{known[id].statement}* Here: {measured}{interval and f'; {interval}'}. The claim **{verdict}**."
 
 
 def summary(rows: pd.DataFrame | None = None) -> Table:

@@ -16,9 +16,8 @@ def drawn(task: NumberTask | LetterTask) -> Batch:
     return task.sample(COUNT, generator=torch.Generator().manual_seed(0))
 
 
-def balanced(task: NumberTask | LetterTask, values: int) -> Measurement:
+def balanced(batch: Batch, values: int) -> Measurement:
     """Measure how far counts of hops, answer places and answer values are from equal shares."""
-    batch = drawn(task)
     place = batch.path.gather(1, batch.hops[:, None])[:, 0]
     worst = int(spread(batch.hops - 1, 4))
     for hops in range(1, 5):
@@ -34,26 +33,22 @@ def spread(labels: Tensor, count: int) -> int:
     return int(counts.max() - counts.min())
 
 
-def number_answers() -> Measurement:
+def number_answers(batch: Batch) -> Measurement:
     """Apply Index to whole sequences, h times, and compare the last place with the answers of the number task."""
-    task = NumberTask()
-    batch = drawn(task)
-    jumps = torch.tensor([int(token) if token.isdigit() else 0 for token in task.vocabulary])
-    places = torch.arange(batch.tokens.shape[1])
+    jumps, places = number_jumps(), torch.arange(batch.tokens.shape[1])
     tokens = batch.tokens
-    found = torch.zeros(COUNT, dtype=torch.bool)
+    found = torch.zeros(len(tokens), dtype=torch.bool)
     for hops in range(1, 5):
-        there = tokens.gather(1, places - jumps[tokens])
+        there = tokens.gather(1, (places - jumps[tokens]).clamp(min=0))
         tokens = torch.where((jumps[tokens] > 0) & (jumps[there] == 0), there, tokens)
         found |= (batch.hops == hops) & (tokens[:, -1] == batch.answer)
     share = found.double().mean().item()
     return Measurement(f"{share:.2%} of answers", f"{COUNT:,} sequences", judge(share == 1, share > 0.99))
 
 
-def letter_answers() -> Measurement:
+def letter_answers(batch: Batch) -> Measurement:
     """Follow letters by Retrieval, one character at a time, and compare with the answers of the letter task."""
     task = LetterTask()
-    batch = drawn(task)
     right = 0
     for names, answer, hops in zip(
         task.decode(batch.tokens[:4000]), batch.answer.tolist(), batch.hops.tolist(), strict=False
@@ -72,12 +67,14 @@ def letter_answers() -> Measurement:
     )
 
 
-def integers_inside() -> Measurement:
+def number_jumps() -> Tensor:
+    """Return how far each token of the number task jumps back, 0 for letters."""
+    return torch.tensor([int(token) if token.isdigit() else 0 for token in NumberTask().vocabulary])
+
+
+def integers_inside(batch: Batch) -> Measurement:
     """Measure how many integers of the number task point inside the sequence."""
-    task = NumberTask()
-    tokens = drawn(task).tokens
-    jump = torch.tensor([int(token) if token.isdigit() else 0 for token in task.vocabulary])[tokens]
-    inside = (torch.arange(tokens.shape[1]) - jump >= 0).double().mean().item()
+    inside = (torch.arange(batch.tokens.shape[1]) - number_jumps()[batch.tokens] >= 0).double().mean().item()
     return Measurement(f"{inside:.2%} of tokens", f"{COUNT:,} sequences", judge(inside == 1, inside > 0.99))
 
 
@@ -96,7 +93,8 @@ def claim(id: str, where: str, statement: str, paper_value: str, criterion: str,
 
 
 BALANCE = (
-    "holds if the counts of hops, and within each hop class those of the answer's places and values, differ by at most 1; "
+    "holds if the counts of hops, and within each hop class those of the answer's places and values, differ "
+    "by at most 1; "
     "in part if by at most 5"
 )
 CLAIMS = (
@@ -106,7 +104,7 @@ CLAIMS = (
         "Number task: hop counts come in equal share; the answer's value and place are balanced within each hop class.",
         "balanced",
         BALANCE,
-        lambda: balanced(NumberTask(), 120),
+        lambda: balanced(drawn(NumberTask()), 120),
     ),
     claim(
         "letter-balanced",
@@ -114,7 +112,7 @@ CLAIMS = (
         "Letter task: hop counts come in equal share; the answer's value and place are balanced within each hop class.",
         "balanced",
         BALANCE,
-        lambda: balanced(LetterTask(), 64),
+        lambda: balanced(drawn(LetterTask()), 64),
     ),
     claim(
         "number-inside",
@@ -122,7 +120,7 @@ CLAIMS = (
         "Number task: every integer points inside the sequence.",
         "all",
         "holds if all do; in part if 99 % do",
-        integers_inside,
+        lambda: integers_inside(drawn(NumberTask())),
     ),
     claim(
         "number-answer",
@@ -131,7 +129,7 @@ CLAIMS = (
         "leaves the answer at the last place.",
         "Indexʰ",
         "holds if it does for every sequence; in part if for 99 %",
-        number_answers,
+        lambda: number_answers(drawn(NumberTask())),
     ),
     claim(
         "letter-answer",
@@ -140,6 +138,6 @@ CLAIMS = (
         "answer, and every match on the way is unique.",
         "unique path",
         "holds if a solver written for this check finds every answer and hop count; in part if 99 %",
-        letter_answers,
+        lambda: letter_answers(drawn(LetterTask())),
     ),
 )

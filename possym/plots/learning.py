@@ -1,7 +1,7 @@
 """Charts of training: accuracy by hops, and what every head's scores do meanwhile.
 
-Tables in are those of `possym.experiments.learning_dynamics`. Charts show the median over seeds and the range between the
-smallest and the largest seed, unless a single seed is chosen.
+Tables in are those of `possym.experiments.learning_dynamics`. Charts show the median over seeds and the range
+between the smallest and the largest seed, unless a single seed is chosen.
 """
 
 import altair as alt
@@ -89,23 +89,25 @@ def steps_to_learn(accuracy: pd.DataFrame, level: float = 0.9) -> alt.LayerChart
     data = pd.concat([learnt, paper[paper["task"].isin(learnt["task"])]], ignore_index=True)
     missing = int(data["step"].isna().sum())
     data["row"] = data["task"] + ", " + data["hops"]
+    data["who"] = ["the paper" if pd.isna(seed) else f"seed {seed:.0f}" for seed in data["seed"]]
     rows = [f"{task}, {hops}" for task in TASKS for hops in sorted(data["hops"].unique())]
     sources = ["a seed here", "the paper, off its plot"]
     title = f"When each hop count first reaches {level:.0%} accuracy"
     left_out = f"; {missing} never do and are left out" if missing else ""
     return (
-        alt.Chart(data.dropna(subset=["step"]))
+        alt.Chart(data.dropna(subset=["step"]).drop(columns="seed"))
         .mark_point(filled=True, size=70, opacity=0.75)
         .encode(
             x=alt.X("step:Q", title=STEP).scale(zero=True),
             y=alt.Y("row:N", title=None, sort=rows).scale(domain=[row for row in rows if row in set(data["row"])]),
             shape=alt.Shape("source:N", title=None).scale(domain=sources, range=["circle", "diamond"]),
             color=alt.Color("source:N", title=None).scale(domain=sources, range=[CATEGORIES[0], NEUTRAL]),
-            tooltip=["task:N", "hops:N", alt.Tooltip("seed:N"), alt.Tooltip("step:Q", format=",")],
+            tooltip=["task:N", "hops:N", "who:N", alt.Tooltip("step:Q", format=",")],
         )
         .properties(
             title=alt.Title(title, subtitle=f"One mark a seed{left_out}"),
-            description=f"Dot plot: {title.lower()}, by task and hop count, one dot for each seed, with the paper's steps "
+            description=f"Dot plot: {title.lower()}, by task and hop count, one dot for each seed, with the "
+            "paper's steps "
             "as diamonds.",
             height=26 * data["row"].nunique(),
         )
@@ -158,7 +160,7 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
         .transform_flatten(arrays)
         .mark_rect()
         .encode(
-            x=alt.X("evaluation:O", title=f"{STEP} (evaluations evenly thinned; denser early)").axis(
+            x=alt.X("evaluation:O", title=f"{STEP} (evaluations, denser early)").axis(
                 labelExpr=f"({{{labels}}})[datum.value]", labelOverlap=True, labelAngle=0, ticks=False
             ),
             y=layers,
@@ -179,7 +181,8 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
     return (strips + ends).properties(
         title=alt.Title(
             title,
-            subtitle="Blue positional, vermillion symbolic, grey both (near uniform), white neither; P, S: pure at γ = 0.1",
+            subtitle="Blue positional, vermillion symbolic, grey both (near uniform), white neither; P, S: "
+            "pure at γ = 0.1",
         ),
         description=f"Heat map, {task} task: the kind of every layer's head over training. {title}.",
         height=20 * plane["layer"].nunique(),
@@ -251,8 +254,8 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     names = now.mark_text(fontSize=11, fontWeight="bold", dx=12, dy=-9).encode(**place, text="layer:N")
     clock = (
         now.transform_aggregate(step="max(step)")
-        .mark_text(align="right", fontSize=13)
-        .encode(x=alt.datum(0.98), y=alt.datum(0.94), text=alt.Text("label:N"))
+        .mark_text(align="left", fontSize=13)
+        .encode(x=alt.datum(0.02), y=alt.datum(0.04), text=alt.Text("label:N"))
         .transform_calculate(label="'step ' + format(datum.step, ',')")
     )
     return (
@@ -315,6 +318,7 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
         known = row.gamma == 0.1 or figure == "fig7"
         paper.append(published(f"P2.{figure}.{row.task}.pure_{row.kind}").value if known else None)
     data["paper"] = paper
+    data["reading"] = ["none" if value is None else str(value) for value in paper]
     data["row"] = [f"{row.task}, γ = {row.gamma:g}, {row.kind}" for row in data.itertuples()]
     order = [
         f"{task}, γ = {gamma:g}, {kind}"
@@ -328,7 +332,15 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
         x=alt.X("low:Q", title="Pure heads at the end of training").scale(zero=True), x2="high:Q", color=kinds
     )
     mean = base.mark_point(filled=True, size=90).encode(
-        x="mean:Q", color=kinds, tooltip=["row:N", alt.Tooltip("mean:Q", format=".1f"), "low:Q", "high:Q", "paper:Q"]
+        x="mean:Q",
+        color=kinds,
+        tooltip=[
+            "row:N",
+            alt.Tooltip("mean:Q", format=".1f"),
+            "low:Q",
+            "high:Q",
+            alt.Tooltip("reading:N", title="paper"),
+        ],
     )
     theirs = (
         base.transform_filter("isValid(datum.paper)")
@@ -339,7 +351,8 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
     return (spread + mean + theirs).properties(
         title=alt.Title(
             "How many heads end pure, and what the paper counts",
-            subtitle=f"Dot: mean of {int(data['seeds'].max())} seeds; bar: smallest to largest seed; diamond: the paper",
+            subtitle=f"Dot: mean of {int(data['seeds'].max())} seeds; bar: smallest to largest seed; diamond: "
+            "the paper",
         ),
         description=f"Dot plot of pure heads by task, γ and kind. Means: {means}.",
         height=26 * len(data),
@@ -361,12 +374,13 @@ def letter_of(positional: float, symbolic: float, gamma: float = 0.1) -> str:
 
 def learnt_words(table: pd.DataFrame, task: str) -> str:
     """Return which hop count a task learns first and last, in words."""
-    learnt = over_seeds(learnt_steps(table), ["hops"], "step").dropna(subset=["median"]).sort_values("median")
+    every = over_seeds(learnt_steps(table), ["hops"], "step")
+    learnt = every.dropna(subset=["median"]).sort_values("median")
     name = f"{task.capitalize()} task"
     if learnt.empty:
         return f"{name}: no hop count reaches 90 % in most seeds"
     first, last = learnt.iloc[0], learnt.iloc[-1]
-    if len(learnt) < table["hops"].nunique() or len(learnt) == 1:
+    if len(learnt) < len(every) or len(learnt) == 1:
         return f"{name}: {hop_words(first['hops'])} is first to reach 90 %, at step {first['median']:,.0f}; not all do"
     return (
         f"{name}: {hop_words(first['hops'])} first reaches 90 % at step {first['median']:,.0f}, "

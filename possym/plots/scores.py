@@ -64,7 +64,8 @@ def relocated_heatmap(heads: Mapping[str, Tensor], title: str, contents: Sequenc
             title=alt.Title(
                 title, subtitle="Row: which content; column: where it is put; outlined: the logits observed"
             ),
-            description=f"Heat maps of relocated logits of {', '.join(heads)}: contents in rows, places in columns. {title}.",
+            description=f"Heat maps of relocated logits of {', '.join(heads)}: contents in rows, places in "
+            f"columns. {title}.",
         )
     )
 
@@ -110,7 +111,8 @@ def two_knobs(keys: int = 6, angle: float = 0.4, spread: float = 0.0) -> alt.Lay
         )
         .transform_aggregate(positional="sum(positional)", symbolic="sum(symbolic)")
         .transform_calculate(
-            words="'A = ' + format(datum.positional, '.2f') + ' (0: positional),  B = ' + format(datum.symbolic, '.2f') "
+            words="'A = ' + format(datum.positional, '.2f') + ' (0: positional),  B = ' + "
+            "format(datum.symbolic, '.2f') "
             "+ ' (0: symbolic)'"
         )
         .mark_text(align="left", fontSize=13, fontWeight="bold")
@@ -124,7 +126,8 @@ def two_knobs(keys: int = 6, angle: float = 0.4, spread: float = 0.0) -> alt.Lay
                 "The angle makes columns, the contents make rows",
                 subtitle="Relocated logits of one RoPE plane; outlined: the logits observed",
             ),
-            description="Interactive heat map of relocated logits, contents in rows and places in columns, with a slider "
+            description="Interactive heat map of relocated logits, contents in rows and places in columns, "
+            "with a slider "
             "for the RoPE angle and one for the angle between contents. With equal contents every column is of one "
             "value, with angle zero every row is.",
             height=30 * keys,
@@ -149,7 +152,8 @@ def swap_figure(
     """
     if relocated.ndim != 2 or own.shape != (1,) or len(tokens) != len(relocated) + 1:
         raise InputError(
-            f"relocated {tuple(relocated.shape)}, own {tuple(own.shape)}, {len(tokens)} tokens: expected (N, N), (1,), N + 1"
+            f"relocated {tuple(relocated.shape)}, own {tuple(own.shape)}, {len(tokens)} tokens: expected (N, "
+            "N), (1,), N + 1"
         )
     pairs = swap_table(relocated, own, temperature)
     strongest = pairs.loc[pairs["weight"].idxmax()]
@@ -226,7 +230,8 @@ def swap_figure(
         .add_params(logits, first, second)
         .properties(
             title=alt.Title(title, subtitle=f"Over all {len(pairs)} swaps, τ = {temperature:g}: {overall}"),
-            description="Bar chart of a head's attention by place, before and after a swap of two tokens chosen in two menus, "
+            description="Bar chart of a head's attention by place, before and after a swap of two tokens "
+            "chosen in two menus, "
             f"with the swap's two cosines and its weight. {title}. {overall}.",
             height=240,
         )
@@ -295,9 +300,11 @@ def temperature_curve(heads: Mapping[str, tuple[Tensor, Tensor]], temperatures: 
         .properties(
             title=alt.Title(
                 f"The temperature alone moves a score by up to {moved:.2f}",
-                subtitle="Same heads, same sequences; dotted: τ = 1e-4 (2605.31558) and 0.1 (a public re-implementation)",
+                subtitle="Same heads, same sequences; dotted: τ = 1e-4 (2605.31558) and 0.1 (a public "
+                "re-implementation)",
             ),
-            description=f"Line charts of positional and symbolic score by temperature for {', '.join(heads)}. Scores move by "
+            description=f"Line charts of positional and symbolic score by temperature for {', '.join(heads)}. "
+            "Scores move by "
             f"up to {moved:.2f}.",
         )
     )
@@ -337,5 +344,6 @@ def plane_profile(planes: pd.DataFrame, title: str) -> alt.VConcatChart:
     strongest = int(planes.loc[planes["logit_norm"].idxmax(), "frequency_id"])
     return alt.vconcat(above, below).properties(
         title=alt.Title(title, subtitle="Above: scores of each plane taken as a head; below: size of its logits"),
-        description=f"Line and bar chart by frequency ID. {title}. The plane with the largest logits is number {strongest}.",
+        description=f"Line and bar chart by frequency ID. {title}. The plane with the largest logits is "
+        f"number {strongest}.",
     )

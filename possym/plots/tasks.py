@@ -1,5 +1,7 @@
 """Charts of the multi-hop tasks: a sequence with its path, and how sampling is balanced."""
 
+import itertools
+
 import altair as alt
 import pandas as pd
 
@@ -34,7 +36,7 @@ def hop_paths(task: Task, batch: Batch, title: str) -> alt.LayerChart:
             role = "query" if place == last else "answer" if place == path[-1] else ROLES[place >= last - 8]
             visited = path.index(place) if place in path else None
             tokens.append({"hops": count, "place": place, "token": name, "role": role, "visited": visited is not None})
-        for number, (start, stop) in enumerate(zip(path, path[1:], strict=False), 1):
+        for number, (start, stop) in enumerate(itertools.pairwise(path), 1):
             height = (start - stop) / last
             for step in range(13):
                 part = step / 12
@@ -78,7 +80,8 @@ def hop_paths(task: Task, batch: Batch, title: str) -> alt.LayerChart:
         .add_params(chosen)
         .properties(
             title=alt.Title(title, subtitle="Arcs: the jumps from the query, at the right, to the answer"),
-            description=f"A sequence of {len(names)} tokens in a row with arcs for the jumps that lead from the query to the "
+            description=f"A sequence of {len(names)} tokens in a row with arcs for the jumps that lead from "
+            "the query to the "
             f"answer, and a slider for the number of hops. {title}.",
             height=210,
         )
@@ -105,7 +108,8 @@ def balance(batch: Batch) -> alt.FacetChart:
         )
         .properties(
             title=alt.Title(title, subtitle=f"{len(place):,} sequences drawn"),
-            description=f"Bar charts of the number of sequences by the answer's place, one panel for each hop count. {title}.",
+            description="Bar charts of the number of sequences by the answer's place, one panel for each hop "
+            f"count. {title}.",
             height=120,
         )
     )

@@ -1,0 +1,175 @@
+"""What the charts of training draw is what the tables hold, computed here with plain numpy."""
+
+import numpy as np
+import pytest
+
+from possym.dynamics import pure_counts
+from possym.errors import InputError
+from possym.plots import NEUTRAL, POSITIONAL, SYMBOLIC, learning
+
+from ..synthetic import PAPER_LIKE, STEPS, study
+from .drawn import draw, is_complete, marks, texts, unpacked
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """A study whose accuracies and scores are random, in shuffled rows."""
+    random = np.random.default_rng(1)
+    made = study(seeds=5).tables
+    for table, columns in (("accuracy", ["accuracy"]), ("scores", ["positional", "symbolic", "entropy"])):
+        for column in columns:
+            made[table][column] = random.random(len(made[table])).round(3)
+        made[table] = made[table].sample(frac=1, random_state=0)
+    return made
+
+
+def values(table, column, **where):
+    rows = table
+    for key, value in where.items():
+        rows = rows[rows[key] == value]
+    return rows.sort_values("seed")[column].to_numpy()
+
+
+@pytest.mark.parametrize("task", ["number", "letter"])
+def test_accuracy_shows_median_range_and_single_seeds(tables, task):
+    chart = learning.accuracy_by_hops(tables["accuracy"], task)
+    is_complete(chart)
+    rows = unpacked(chart.data, ["step", "median", "low", "high", *(f"seed{seed}" for seed in range(5))])
+    assert len(rows) == 4 * len(STEPS)
+    for row in rows:
+        found = values(
+            tables["accuracy"], "accuracy", task=task, step=row["step"], hops=int(row["hops"][0]), split="validation"
+        )
+        assert [row["low"], row["median"], row["high"]] == pytest.approx(np.quantile(found, [0, 0.5, 1]), abs=1e-4)
+        assert [row[f"seed{seed}"] for seed in range(5)] == pytest.approx(found, abs=1e-4)
+
+
+@pytest.mark.parametrize(("shown", "expected"), [("median", np.median), ("seed3", lambda found: found[3])])
+def test_the_menu_picks_what_the_lines_show(tables, shown, expected):
+    svg = draw(learning.accuracy_by_hops(tables["accuracy"], "number"), shown=shown)
+    for mark in marks(svg, "area mark"):
+        found = values(
+            tables["accuracy"], "accuracy", task="number", step=0, hops=int(mark["hops"][0]), split="validation"
+        )
+        assert [float(mark["Accuracy"]), float(mark["high"])] == pytest.approx([found.min(), found.max()], abs=1e-3)
+    for mark in marks(svg, "line mark"):
+        found = values(
+            tables["accuracy"], "accuracy", task="number", step=0, hops=int(mark["hops"][0]), split="validation"
+        )
+        assert float(mark["accuracy"].rstrip("%")) == pytest.approx(100 * expected(found), abs=0.06)
+
+
+def test_titles_say_what_the_data_say():
+    made = study().tables["accuracy"]
+    assert "1 hop first reaches 90 % at step 2,000, 4 hops last at step 5,000" in learning.learnt_words(
+        made[made["task"] == "number"], "number"
+    )
+    never = study(learnt=PAPER_LIKE["learnt"] | {("number", 4): 10**9}).tables["accuracy"]
+    assert learning.learnt_words(never[never["task"] == "number"], "number").endswith("not all do")
+    none = made.assign(accuracy=0.1)
+    assert "no hop count" in learning.learnt_words(none[none["task"] == "number"], "number")
+
+
+def test_steps_to_learn_marks_every_seed_and_the_papers_steps():
+    learnt = PAPER_LIKE["learnt"]
+    made = study(seeds=3, learnt=lambda seed: learnt | {("number", 2): 3000 + 250 * seed, ("letter", 4): 10**9})
+    chart = learning.steps_to_learn(made.tables["accuracy"])
+    is_complete(chart)
+    found = marks(draw(chart), "point")
+    seeds = sorted(int(mark["step"].replace(",", "")) for mark in found if mark["row"] == "number, 2 hops")
+    assert seeds == [3000, 3250, 3500]
+    paper = {mark["row"]: mark["step"] for mark in found if "paper" in mark["source"]}
+    assert paper["number, 1 hop"] == "2,000" and paper["letter, 3 hops"] == "3,000"
+    assert "3 never do" in str(chart.to_dict()["title"])
+    assert len([mark for mark in found if mark["row"] == "letter, 4 hops"]) == 1
+
+
+def test_head_color_mixes_the_books_colours():
+    corners = [learning.head_color(p, s) for p, s in ((1, 0), (0, 1), (1, 1), (0, 0))]
+    assert corners == [color.lower() for color in (POSITIONAL, SYMBOLIC, NEUTRAL, "#ffffff")]
+    middle = [
+        round((0x00 + 0xD5 + 0x7F + 0xFF) / 4),
+        round((0x72 + 0x5E + 0x7F + 0xFF) / 4),
+        round((0xB2 + 0x7F + 0xFF) / 4),
+    ]
+    assert learning.head_color(0.5, 0.5) == "#{:02x}{:02x}{:02x}".format(*middle)
+
+
+def test_strips_show_the_median_scores(tables):
+    chart = learning.kinds_over_training(tables["scores"], "number", columns=10)
+    is_complete(chart)
+    found = marks(draw(chart), "rect mark")
+    assert len(found) == 12 * 10
+    steps = sorted({int(mark["step"]) for mark in found})
+    assert (len(steps), steps[0], steps[-1]) == (10, STEPS[0], STEPS[-1])
+    for mark in found[::7]:
+        where = dict(task="number", layer=int(mark["layer"]), step=int(mark["step"]))
+        pair = [np.median(values(tables["scores"], kind, **where)) for kind in ("positional", "symbolic")]
+        assert [float(mark["positional"]), float(mark["symbolic"])] == pytest.approx(pair, abs=0.006)
+        assert mark["color"] == learning.head_color(*pair)
+
+
+def test_strips_name_the_pure_heads():
+    svg = draw(learning.kinds_over_training(study().tables["scores"], "number"))
+    assert [text for text in texts(svg) if text in "PS"] == ["P"] * 4 + ["S"] * 8
+    assert "4 layers end positional, 8 symbolic" in " ".join(texts(svg))
+
+
+@pytest.mark.parametrize(("task", "evaluation"), [("number", 5), ("letter", 20)])
+def test_the_plane_shows_every_head_at_the_chosen_moment(tables, task, evaluation):
+    chart = learning.heads_in_plane(tables["scores"])
+    is_complete(chart)
+    svg = draw(chart, task=task, evaluation=evaluation)
+    dots = [mark for mark in marks(svg, "point") if "entropy" in mark]
+    assert [int(dot["layer"]) for dot in dots] == list(range(12))
+    for dot in dots:
+        where = dict(task=task, layer=int(dot["layer"]), step=STEPS[evaluation])
+        assert dot["step"] == str(STEPS[evaluation])
+        for kind in ("positional", "symbolic"):
+            assert float(dot[kind]) == pytest.approx(np.median(values(tables["scores"], kind, **where)), abs=0.006)
+        scaled = []
+        for seed in range(5):
+            curve = values(tables["scores"], "entropy", task=task, layer=where["layer"], seed=seed)
+            now = values(tables["scores"], "entropy", **where, seed=seed)[0]
+            scaled.append((now - curve.min()) / (curve.max() - curve.min()))
+        assert float(dot["entropy"]) == pytest.approx(np.median(scaled), abs=0.006)
+    assert f"step {STEPS[evaluation]:,}" in texts(svg)
+
+
+def test_entropy_lines_are_medians(tables):
+    chart = learning.entropy_by_layer(tables["scores"], "letter")
+    is_complete(chart)
+    rows = unpacked(chart.data, ["step", "median"])
+    assert len(rows) == 12 * len(STEPS)
+    for row in rows[::11]:
+        found = values(tables["scores"], "entropy", task="letter", layer=row["layer"], step=row["step"])
+        assert row["median"] == pytest.approx(np.median(found), abs=1e-4)
+
+
+def test_counts_stand_beside_the_papers():
+    kinds = PAPER_LIKE["kinds"]
+    other = kinds | {"number": ["positional"] * 2 + ["symbolic"] * 10}
+    heads = study(seeds=4, kinds=lambda seed: other if seed == 0 else kinds).tables["heads"]
+    chart = learning.pure_head_counts(pure_counts(heads))
+    is_complete(chart)
+    svg = draw(chart)
+    points = marks(svg, "point")
+    means = {mark["row"]: mark for mark in points if "mean" in mark}
+    row = means["number, γ = 0.1, positional"]
+    assert (float(row["mean"]), row["low"], row["high"], row["paper"]) == (3.5, "2", "4", "4")
+    assert means["letter, γ = 0.05, symbolic"]["paper"] == "none"
+    theirs = {mark["row"]: mark["paper"] for mark in points if "mean" not in mark}
+    assert theirs == {
+        "number, γ = 0.1, positional": "4", "number, γ = 0.1, symbolic": "8",
+        "number, γ = 0.05, positional": "2", "number, γ = 0.05, symbolic": "7",
+        "letter, γ = 0.1, positional": "0", "letter, γ = 0.1, symbolic": "11",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("chart", [learning.accuracy_by_hops, learning.kinds_over_training, learning.entropy_by_layer])
+def test_unknown_tasks_and_missing_columns_are_refused(chart, tables):
+    table = tables["accuracy"] if chart is learning.accuracy_by_hops else tables["scores"]
+    with pytest.raises(InputError, match="task = 'words': the table has letter, number"):
+        chart(table, "words")
+    with pytest.raises(InputError, match="lacks"):
+        chart(table.drop(columns="step"), "number")
