@@ -199,7 +199,7 @@ def bend_by_angle(by_place: pd.DataFrame, planes: int) -> alt.FacetChart:
     title = f"Where accuracy bends over the place: up is U, down is inverse U ({planes_words(planes)})"
     return (
         (rule + point)
-        .properties(height=130, width=560)
+        .properties(height=130, width=470)
         .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
         .properties(title=title, description=f"Dot plots by task. {title}.")
     )
@@ -222,7 +222,7 @@ def scores_by_angle(scores: pd.DataFrame, planes: int, temperature: float) -> al
     title = f"What trained heads do, by their angle ({planes_words(planes)}, τ = {temperature:g})"
     return (
         (base.mark_area(opacity=0.2).encode(y="low:Q", y2="high:Q") + line)
-        .properties(height=130, width=560)
+        .properties(height=130, width=470)
         .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
         .properties(title=title, description=f"Line charts by task: positional and symbolic scores. {title}.")
     )
@@ -332,7 +332,7 @@ def borders(accuracy: pd.DataFrame, planes: int) -> alt.FacetChart:
     title = f"{title[0].upper()}{title[1:]} ({planes_words(planes)})"
     return (
         (base.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q") + line)
-        .properties(height=130, width=560)
+        .properties(height=130, width=470)
         .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
         .properties(
             title=alt.Title(
