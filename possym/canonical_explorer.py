@@ -33,7 +33,10 @@ class CanonicalExplorer:
         self.planes = ipywidgets.Dropdown(options=[1, 2, 4, 8, 16], description="Planes", style=wide)
         self.button = ipywidgets.Button(description="Train", button_style="primary")
         self.progress = ipywidgets.IntProgress(0, 0, steps, description="Steps", style=wide)
-        self.status, self.picture = ipywidgets.HTML("Choose an angle and press Train: it takes seconds."), ipywidgets.HTML()
+        self.status, self.picture = (
+            ipywidgets.HTML("Choose an angle and press Train: it takes seconds."),
+            ipywidgets.HTML(),
+        )
         self.button.on_click(lambda _: self.train())
         controls = [self.task, self.frequency_id, self.planes, ipywidgets.HBox([self.button, self.progress])]
         self.widget = ipywidgets.VBox([*controls, self.status, self.picture])
@@ -85,10 +88,11 @@ class CanonicalExplorer:
         found = self.numbers
         self.status.value = f"Accuracy <b>{found['accuracy']:.1%}</b> on {TESTED:,} sequences of {LENGTH} tokens."
         self.picture.value = (
-            f"<p>Attention of the last token on one sequence:</p>{heat_table([('head', found['tokens'], found['attention'])])}"
-            f"<p>Accuracy by the answer's place:</p>"
+            "<p>Attention of the last token on one sequence:</p>"
+            f"{heat_table([('head', found['tokens'], found['attention'])])}"
+            "<p>Accuracy by the answer's place:</p>"
             f"{heat_table([('place', [str(i) for i in range(LENGTH - 1)], found['by_place'])])}"
-            f"<p>The head's first plane before rotation, queries as circles and keys as triangles:</p>"
+            "<p>The head's first plane before rotation, queries as circles and keys as triangles:</p>"
             f"{plane_picture(query[asks], key[stands])}"
         )
 
@@ -112,7 +116,8 @@ def plane_picture(queries: Tensor, keys: Tensor, size: int = 260) -> str:
             corners = [(x + 5 * math.sin(t), y - 5 * math.cos(t)) for t in (0, 2 * math.pi / 3, 4 * math.pi / 3)]
             points = " ".join(f"{a:.1f},{b:.1f}" for a, b in corners)
             marks.append(f'<polygon points="{points}" fill="{color}"/>')
-    return f'<svg role="img" aria-label="Queries and keys in the plane" width="{size}" height="{size}">{"".join(marks)}</svg>'
+    frame = f'role="img" aria-label="Queries and keys in the plane" width="{size}" height="{size}"'
+    return f"<svg {frame}>{''.join(marks)}</svg>"
 
 
 def canonical_explorer(seed: int = 0, steps: int = STEPS) -> CanonicalExplorer:

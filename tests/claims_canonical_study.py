@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import torch
+
 from possym.experiments.canonical import TASKS, angle
 from possym.results import Study
 from possym.tasks import IndexTask
@@ -21,7 +22,7 @@ LEARNT = {
 BENT = {"index": ([8, 9, 10], 0.2), "retrieval": ([7, 8, 9], -0.2), "partial-induction": ([], 0.0)}
 PAPER_LIKE = {
     "learnt": LEARNT,
-    "one_plane": {},
+    "fixed_learnt": {},
     "pairs": {(0, 7): 0.97, (0, 13): 0.85, (0, 1): 0.3},
     "bent": BENT,
     "kind": {"index": (0.97, 0.03), "retrieval": (0.03, 0.97), "partial-induction": (0.5, 0.5)},
@@ -40,11 +41,15 @@ def study(**changes):
     accuracy, by_place, scores = [], [], []
     place = np.linspace(-1, 1, PLACES)
     for task, planes, first, seed in itertools.product(TASKS, (1, 16), IDS, range(SEEDS)):
-        learnt = settings["learnt"] if planes > 1 else settings["learnt"] | settings["one_plane"]
+        learnt = settings["learnt"]
         bent, bend = settings["bent"][task]
         mean = 0.95 if first in learnt[task] else 0.5 if first in bent else 0.1
         row = ("one-angle", task, 32, "learnt", first, -1, planes, seed)
         accuracy += [(*row, 0, 0.05), (*row, 100, mean + off(seed))]
+        fixed = ("fixed-maps", task, 32, "fixed", first, -1, planes, seed)
+        also = planes > 1 and first in settings["fixed_learnt"].get(task, [])
+        accuracy.append((*fixed, 100, (0.97 if also else mean - 0.02) + off(seed)))
+        scores += [(*fixed, t, *settings["kind"][task]) for t in (1e-4, 0.1)]
         curve = mean + off(seed) + (bend + off(seed)) * (place**2 - 0.4 if first in bent else 0 * place)
         by_place += [(*row, p, a) for p, a in enumerate(curve)]
         scores += [(*row, t, *settings["kind"][task]) for t in (1e-4, 0.1)]
@@ -63,7 +68,7 @@ def study(**changes):
 
 
 def planes_of(keys, scatter, direction):
-    """Contents of one-plane heads: keys in one direction (1) or spread (0), queries turned by direction·distance·angle."""
+    """Contents of one-plane heads: keys in one direction (1) or spread (0), queries turned with the distance."""
     symbols, ids = IndexTask().symbols, [i for i in IDS if i in FEW]
     phase = torch.zeros(SEEDS, len(ids), symbols + 31)
     phase[..., :symbols] = (1 - keys) * torch.arange(symbols) * 2 * torch.pi / symbols

@@ -1,6 +1,7 @@
 """The live head: its controls decide what it learns, and its pictures show its numbers."""
 
 import pytest
+
 from possym.canonical_explorer import LENGTH, canonical_explorer
 
 

@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
+
 from possym import frequency_sweep as sweep
 from possym.errors import InputError
-from scipy import stats
 
 
 def table(accuracy):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from possym.errors import InputError
 from possym.margins import (
     index_margin,

@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy import stats
+
 from possym.errors import InputError
 from possym.shapes import bends, shape_test
-from scipy import stats
 
 
 def test_bend_is_the_least_squares_coefficient():

@@ -20,6 +20,7 @@ from . import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC
 ANGLES = "Frequency ID of the head's angle (1 is the fastest)"
 TASK_COLORS = dict(zip(TASKS, (CATEGORIES[0], CATEGORIES[1], CATEGORIES[2]), strict=True))
 DASHES = ([1, 0], [6, 3], [2, 2])
+SHADES = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#d2e21b")  # viridis, from few planes to many
 SHAPE_COLORS = {"U": CATEGORIES[0], "inverse U": CATEGORIES[1], "flat": NEUTRAL}
 
 
@@ -35,9 +36,9 @@ def angle_name(frequency_id: int) -> str:
 def named(table: pd.DataFrame, column: str = "first_id") -> tuple[pd.DataFrame, list[str]]:
     """Return the table with columns ``head`` (the angle's name) and ``angle``, and the names from fast to NoPE."""
     ids = sorted((int(i) for i in table[column].unique()), key=sweep.slowness)
-    return table.assign(
-        head=[angle_name(i) for i in table[column]], angle=[angle(int(i)) for i in table[column]]
-    ), [angle_name(i) for i in ids]
+    return table.assign(head=[angle_name(i) for i in table[column]], angle=[angle(int(i)) for i in table[column]]), [
+        angle_name(i) for i in ids
+    ]
 
 
 def planes_words(planes: int) -> str:
@@ -129,10 +130,14 @@ def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str
         f"({row.low:+.2f} to {row.high:+.2f}), p = {row.p_value:.3f}"
         for row in tested.itertuples()
     ]
-    slider = alt.param(name="rank", value=strongest, bind=alt.binding_range(min=0, max=len(order) - 1, step=1, name="Angle "))
-    base = alt.Chart(found).transform_filter("datum.rank == rank").encode(x=alt.X("place:Q", title="Place of the answer"))
+    slider = alt.param(
+        name="rank", value=strongest, bind=alt.binding_range(min=0, max=len(order) - 1, step=1, name="Angle ")
+    )
+    base = (
+        alt.Chart(found).transform_filter("datum.rank == rank").encode(x=alt.X("place:Q", title="Place of the answer"))
+    )
     band = base.mark_area(opacity=0.2, color=TASK_COLORS[task]).encode(y=alt.Y("low:Q"), y2="high:Q")
-    line = base.mark_line(point=True, color=TASK_COLORS[task]).encode(
+    line = base.mark_line(point={"color": TASK_COLORS[task]}, color=TASK_COLORS[task]).encode(
         y=alt.Y("mean:Q", axis=percent()).scale(domain=[0, 1]), tooltip=["place:Q", alt.Tooltip("mean:Q", format=".1%")]
     )
     words = (
@@ -149,7 +154,9 @@ def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str
         (band + line + words)
         .add_params(slider)
         .properties(
-            title=alt.Title(title, subtitle="The slider runs from the fastest angle to NoPE; mean and 95 % interval over seeds"),
+            title=alt.Title(
+                title, subtitle="The slider runs from the fastest angle to NoPE; mean and 95 % interval over seeds"
+            ),
             description=f"Line chart with a slider: accuracy by the place of the answer. {title}.",
             height=240,
         )
@@ -175,18 +182,24 @@ def bend_by_angle(by_place: pd.DataFrame, planes: int) -> alt.FacetChart:
         x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
         color=alt.Color("shape:N", title=None).scale(domain=list(SHAPE_COLORS), range=list(SHAPE_COLORS.values())),
     )
-    rule = base.mark_rule(opacity=0.9).encode(y=alt.Y("low:Q", title="Bend of accuracy over the place"), y2="high:Q")
+    rule = base.mark_rule(opacity=0.9).encode(y=alt.Y("low:Q", title="Bend"), y2="high:Q")
     point = base.mark_point(filled=True).encode(
         y="bend:Q",
         shape=alt.Shape("angle suits:N", title=None).scale(
             domain=["mismatched", "too bad or good enough"], range=["circle", "cross"]
         ),
-        tooltip=["task:N", "head:N", "shape:N", alt.Tooltip("bend:Q", format=".3f"), alt.Tooltip("p_value:Q", format=".3f")],
+        tooltip=[
+            "task:N",
+            "head:N",
+            "shape:N",
+            alt.Tooltip("bend:Q", format=".3f"),
+            alt.Tooltip("p_value:Q", format=".3f"),
+        ],
     )
     title = f"Where accuracy bends over the place: up is U, down is inverse U ({planes_words(planes)})"
     return (
         (rule + point)
-        .properties(height=130, width=560)
+        .properties(height=130, width=470)
         .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
         .properties(title=title, description=f"Dot plots by task. {title}.")
     )
@@ -209,7 +222,7 @@ def scores_by_angle(scores: pd.DataFrame, planes: int, temperature: float) -> al
     title = f"What trained heads do, by their angle ({planes_words(planes)}, τ = {temperature:g})"
     return (
         (base.mark_area(opacity=0.2).encode(y="low:Q", y2="high:Q") + line)
-        .properties(height=130, width=560)
+        .properties(height=130, width=470)
         .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
         .properties(title=title, description=f"Line charts by task: positional and symbolic scores. {title}.")
     )
@@ -247,7 +260,9 @@ def squares(base: alt.Chart, title: str, subtitle: str, height: int) -> alt.Laye
 
 def angle_pairs(accuracy: pd.DataFrame, planes: int) -> alt.LayerChart:
     """Return Partial induction with two angles: final accuracy for every pair."""
-    found = sweep.over_seeds(sweep.ends(sweep.heads(accuracy, piece="two-angles", planes=planes)), ["first_id", "second_id"])
+    found = sweep.over_seeds(
+        sweep.ends(sweep.heads(accuracy, piece="two-angles", planes=planes)), ["first_id", "second_id"]
+    )
     mirrored = found[found["first_id"] != found["second_id"]].rename(
         columns={"first_id": "second_id", "second_id": "first_id"}
     )
@@ -274,15 +289,16 @@ def accuracy_by_planes(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
     best = found.groupby("planes")["mean"].max()
     title = f"{task.capitalize()} with one angle: best {best[counts[0]]:.0%} with {planes_words(counts[0])}, "
     title += f"{best[counts[-1]]:.0%} with {planes_words(counts[-1])}"
-    found["count"] = [planes_words(p) for p in found["planes"]]
+    found["size"] = [planes_words(p) for p in found["planes"]]
     names = [planes_words(p) for p in counts]
     base = alt.Chart(found).encode(
         x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0),
-        color=alt.Color("count:N", title=None, sort=names).scale(domain=names, scheme="viridis"),
+        color=alt.Color("size:N", title=None).scale(domain=names, range=list(SHADES[: len(names)])),
+        detail="size:N",
     )
     line = base.mark_line(point=True).encode(
         y=alt.Y("mean:Q", axis=percent()).scale(domain=[0, 1]),
-        tooltip=["count:N", "head:N", alt.Tooltip("mean:Q", format=".1%")],
+        tooltip=["size:N", "head:N", alt.Tooltip("mean:Q", format=".1%")],
     )
     return (base.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q") + line).properties(
         title=alt.Title(title, subtitle="Mean and 95 % interval over seeds"),
@@ -309,13 +325,32 @@ def borders(accuracy: pd.DataFrame, planes: int) -> alt.FacetChart:
         strokeDash=alt.StrokeDash("tokens:N", title=None, sort=names).scale(domain=names, range=DASHES[:2]),
         tooltip=["task:N", "tokens:N", "head:N", alt.Tooltip("mean:Q", format=".1%")],
     )
-    title = f"Longer inputs move the borders to slower angles ({planes_words(planes)})"
+    at = [(n, half_way(found[found["length"] == n])) for n in lengths]
+    title = "; ".join(
+        f"at {n} tokens Index goes down to ID {slow} and Retrieval up to ID {fast}" for n, (slow, fast) in at
+    )
+    title = f"{title[0].upper()}{title[1:]} ({planes_words(planes)})"
     return (
         (base.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q") + line)
-        .properties(height=130, width=560)
+        .properties(height=130, width=470)
         .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
-        .properties(title=title, description=f"Line charts by task: accuracy by angle at two lengths. {title}.")
+        .properties(
+            title=alt.Title(
+                title, subtitle="Counted where accuracy is half-way from the worst angle's to the best one's"
+            ),
+            description=f"Line charts by task: accuracy by angle at two lengths. {title}.",
+        )
     )
+
+
+def half_way(found: pd.DataFrame) -> tuple[str, str]:
+    """Return the slowest angle of Index and the fastest of Retrieval with accuracy half-way from worst to best."""
+    ids = {}
+    for task in TASKS[:2]:
+        table = found[found["task"] == task]
+        level = (table["mean"].min() + table["mean"].max()) / 2
+        ids[task] = sorted((int(i) for i in table.loc[table["mean"] >= level, "first_id"]), key=sweep.slowness)
+    return angle_name(ids["index"][-1]), angle_name(ids["retrieval"][0])
 
 
 def accuracy_over_training(accuracy: pd.DataFrame, task: str, planes: int) -> alt.Chart:
@@ -363,7 +398,7 @@ def index_and_spacing(accuracy: pd.DataFrame, planes: int) -> alt.LayerChart:
     spacing = base.mark_line(point=True, strokeDash=[6, 3]).encode(
         y=alt.Y("spacing:Q").scale(domain=[0, 1]), color=alt.Color("computed:N").scale(domain=names), tooltip=tips
     )
-    title = f"Index is learnt where no two places fall together on the circle (rank correlation {rank:.2f})"
+    title = f"Index by angle, and how far apart its places stand on the circle: rank correlation {rank:.2f}"
     return (line + spacing).properties(
         title=alt.Title(title, subtitle=f"{length} tokens, {planes_words(planes)}; even spacing is the best there is"),
         description=f"Line chart by frequency ID. {title}.",
@@ -396,8 +431,12 @@ def plane_in_training(query: Tensor, key: Tensor, ids: list[int], steps: list[in
                     label = f"distance {number + 1}" if side == "query" else f"symbol {number + 1}"
                     rows.append((angle_name(frequency_id), point, step, side, label, x, y))
     found = pd.DataFrame(rows, columns=["head", "point", "step", "side", "token", "x", "y"])
+    angles = [angle(i) for i in ids]
+    end = sweep.gathering(query[None, :, -1], key[None, :, -1], angles, symbols)[["keys", "queries", "turned"]].mean()
     slider = alt.param(
-        name="point", value=len(steps) - 1, bind=alt.binding_range(min=0, max=len(steps) - 1, step=1, name="Through training ")
+        name="point",
+        value=len(steps) - 1,
+        bind=alt.binding_range(min=0, max=len(steps) - 1, step=1, name="Through training "),
     )
     pick = menu("angle", [angle_name(i) for i in ids], "Frequency ID")
     chart = alt.Chart(found).transform_filter("datum.point == point && datum.head == angle")
@@ -415,12 +454,13 @@ def plane_in_training(query: Tensor, key: Tensor, ids: list[int], steps: list[in
         .add_params(slider, pick)
         .properties(
             title=alt.Title(
-                "Learning Index: keys gather in one direction, queries spread round the circle",
-                subtitle="Contents before rotation, longest query and longest key at 1; first seed",
+                f"Trained on Index: resultant of the keys {end['keys']:.2f}, of the queries {end['queries']:.2f}, "
+                f"of the queries turned by their distance {end['turned']:.2f}",
+                subtitle="1 is one direction, 0 all directions. Contents before rotation, longest at 1; first seed",
             ),
-            description="Scatter plot of a head's plane with a slider through training: keys of the symbols and queries "
-            "of the index tokens.",
-            width=360,
-            height=360,
+            description="Scatter plot of a head's plane with a slider through training: keys of the symbols and "
+            "queries of the index tokens.",
+            width=340,
+            height=340,
         )
     )

@@ -7,6 +7,7 @@ import time
 import pandas as pd
 import pytest
 import torch
+
 from possym import results
 from possym.errors import ConfigError
 from possym.experiments import canonical

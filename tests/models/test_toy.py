@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from possym.errors import InputError
 from possym.models.toy import Member, ToyEnsemble
 from possym.rope import frequencies
