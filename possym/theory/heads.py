@@ -49,9 +49,7 @@ class ConstructedHead(nn.Module):
             shapes = [tuple(table.shape) for table in (query_table, key_table, value_table)]
             raise InputError(f"query, key and value tables {shapes}: expected (V, D), (V, D) and (V, O)")
         if residual is not None and residual.shape != value_table.shape:
-            raise InputError(
-                f"residual {tuple(residual.shape)}: expected the values' shape {tuple(value_table.shape)}"
-            )
+            raise InputError(f"residual {tuple(residual.shape)}: expected the values' shape {tuple(value_table.shape)}")
         self.register_buffer("query_table", query_table)
         self.register_buffer("key_table", key_table)
         self.register_buffer("value_table", value_table)

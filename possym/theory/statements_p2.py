@@ -106,7 +106,7 @@ def p2_theorem_3_1_index() -> tuple[bool, bool, str]:
 @check(
     P2,
     "Theorem 3.1, irrational θ",
-    "The largest logit stands alone exactly where θ is irrational.",
+    "An irrational θ makes the largest logit of T_Index unique at every length.",
     "the condition is on θ/2π: 2π/7 is irrational and fails, every rational θ ≠ 0 works (π is irrational)",
     "exact gaps in float64",
     "θ = 2π/7, √2, π/5, 1/2, 4/5, 1, 3; n ≤ 500",
@@ -121,8 +121,7 @@ def p2_theorem_3_1_irrational() -> tuple[bool, bool, str]:
     }
     broken = [name for name in irrational if not unique[name]]
     working = [name for name in rational if unique[name]]
-    printed = not broken and not working
-    return printed, False, f"irrational but not alone: {', '.join(broken)}; rational and alone: {', '.join(working)}"
+    return not broken, False, f"irrational but not alone: {', '.join(broken)}; rational and alone: {', '.join(working)}"
 
 
 @check(
@@ -246,7 +245,11 @@ def p2_lemma_f1() -> tuple[bool, bool, str]:
         holds &= exact <= enough
         measured = measured_beta(head, tokens[wanted], answer[wanted, -1], enough + 1)
         holds &= abs(measured - exact) < 1e-6 * (1 + exact)
-    return holds, holds, f"none; Index needs {min(ratios[1:]):.2f} to {max(ratios[1:]):.2f} of the lemma's β (n = 3 … 24)"
+    return (
+        holds,
+        holds,
+        f"none; Index needs {min(ratios[1:]):.2f} to {max(ratios[1:]):.2f} of the lemma's β (n = 3 … 24)",
+    )
 
 
 @check(
@@ -287,8 +290,7 @@ def compare_index(reading: str) -> tuple[bool, bool, str]:
                 printed = False
                 query = int(gaps.argmax())
                 example = (
-                    f"θ = {theta:g}, n = {length}, query value {query}: "
-                    f"{gap:.5f} > {index_bound(length, theta):.5f}"
+                    f"θ = {theta:g}, n = {length}, query value {query}: {gap:.5f} > {index_bound(length, theta):.5f}"
                 )
     if printed:
         return True, True, "none"
@@ -301,7 +303,7 @@ def compare_index(reading: str) -> tuple[bool, bool, str]:
     "Δ_Retrieval(n) ≤ 1 − cos(ω − nθ), Δ the largest discrepancy over inputs (definition 3.1 as printed).",
     "no condition tried saves it: keys opposite the sought letter put the gap near 2",
     "exact extremes over all inputs with one matching key",
-    "|ALPH| = 3, 4, 8, 26; n = 2 … 60; θ = 0 to 0.9·ω/(2n − 1)",
+    "|ALPH| = 3, 4, 8, 26; n = 2 … 30; θ = 0 to 0.9·ω/(2n − 1)",
 )
 def p2_theorem_3_2_retrieval_max() -> tuple[bool, bool, str]:
     """Compare the largest discrepancy with the bound."""
@@ -315,7 +317,7 @@ def p2_theorem_3_2_retrieval_max() -> tuple[bool, bool, str]:
     "Δ_Retrieval(n) ≤ 1 − cos(ω − nθ), Δ the smallest discrepancy over inputs (what a guarantee needs).",
     "n counts the keys before the query (length n + 1), and (2n − 1)θ < ω",
     "exact extremes over all inputs with one matching key",
-    "|ALPH| = 3, 4, 8, 26; n = 2 … 60; θ = 0 to 0.9·ω/(2n − 1)",
+    "|ALPH| = 3, 4, 8, 26; n = 2 … 30; θ = 0 to 0.9·ω/(2n − 1)",
 )
 def p2_theorem_3_2_retrieval_min() -> tuple[bool, bool, str]:
     """Compare the smallest discrepancy with the bound, for n with and without the query."""
@@ -326,7 +328,7 @@ def p2_theorem_3_2_retrieval_min() -> tuple[bool, bool, str]:
 def compare_retrieval(reading: str, shift: int) -> str | None:
     """Return the first (|ALPH|, n, θ) where T_Retrieval's discrepancy at length n + shift exceeds the bound at n."""
     for alphabet in (3, 4, 8, 26):
-        for n in (2, 3, 4, 6, 10, 20, 60):
+        for n in (2, 3, 4, 6, 10, 30):
             for part in (0.0, 0.01, 0.1, 0.5, 0.9):
                 theta = part * 2 * math.pi / alphabet / (2 * n - 1)
                 gap = getattr(retrieval_gaps(n + shift, theta, alphabet), reading)
@@ -364,7 +366,7 @@ def p2_theorem_3_2_theta_zero() -> tuple[bool, bool, str]:
     P2,
     "Theorem 3.2, past nθ = ω",
     "A discrepancy above zero means that the right key is found.",
-    "(2n − 3)θ < ω; past it Δ is as large as before, between wrong keys, and the bound grows again after nθ = ω",
+    "(2n − 3)θ < ω; past it Δ is a gap between wrong keys; the bound grows again after nθ = ω",
     "exact smallest discrepancy against exact signed margin",
     "|ALPH| = 8, θ = 0.0027: every n ≤ 160, then 200, 291, 400",
 )
@@ -384,7 +386,7 @@ def p2_theorem_3_2_past_omega() -> tuple[bool, bool, str]:
     "Remark 3.1, symbolic",
     "A purely symbolic head cannot compute Index.",
     "at least two keys before the query (n ≥ 3)",
-    "search for two inputs with the same keys in another order; random symbolic heads with any values and residual",
+    "two inputs with the same keys in another order; random symbolic heads with random values",
     "n = 3 … 5, 2 letters, integers below n, 20 heads each",
 )
 def p2_remark_3_1_symbolic() -> tuple[bool, bool, str]:
