@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from possym.errors import InputError
+from possym.rope import rotate
 from possym.theory import (
     first_error,
     index_beta,
@@ -145,31 +146,16 @@ def test_nearest_turn_is_found_by_walking():
 
 
 @pytest.mark.parametrize("theta", [0.8, 1.0, 0.866])
-def test_first_error_is_where_the_running_head_fails(theta):
+def test_first_error_is_where_the_rotated_query_stops_standing_out(theta):
+    """Every query value at the failing length and at the one before, through possym.rope in float32."""
     length = first_error(theta, torch.float32, 2048)
     for n, fails in ((length - 1, False), (length, True)):
         head = t_index(number_vocabulary(1, n - 1), theta)
-        for name in ("query_table", "key_table"):
-            setattr(head, name, getattr(head, name).float())
-        tokens = torch.zeros(n, dtype=torch.int64)
-        ties = False
-        for value in range(n) if not fails else (0, n - 1):
-            tokens[-1] = value
-            query = head.query_table[tokens[-1:]]
-            from possym.scores import relocated_logits
-
-            logits = relocated_logits(
-                query[0],
-                head.key_table[tokens],
-                query_position=n - 1,
-                positions=torch.arange(n),
-                frequencies=head.frequencies,
-                layout="interleaved",
-                scale=1.0,
-            )[0]
-            rival = torch.cat([logits[: n - 1 - value], logits[n - value :]]).max()
-            ties |= bool(rival >= logits[n - 1 - value])
-        assert ties == fails
+        turned = rotate(head.query_table.float()[:, None], torch.arange(n), head.frequencies, "interleaved")
+        logits = turned @ head.key_table[0].float()  # (query value, distance)
+        own = logits.diagonal()
+        rival = logits.clone().fill_diagonal_(-math.inf).amax(-1)
+        assert bool((rival >= own).any()) == fails
 
 
 def test_first_error_is_earlier_in_coarser_types():
