@@ -59,6 +59,27 @@ def worst_index_inputs(length: int, values: Tensor) -> tuple[Tensor, Tensor]:
     return tokens, torch.zeros(length - 1, dtype=torch.int64)
 
 
+def worst_retrieval_inputs(length: int, alphabet: int) -> tuple[Tensor, Tensor]:
+    """Return the inputs on which T_Retrieval's softmax needs the largest β, and their answers.
+
+    One key has the sought first letter, every other token one wrong left letter, the last of the alphabet, ω
+    before the sought one on the circle. One input for each distance 0 … n − 1 of the answer; at distance 0 the
+    query seeks itself, else all wrong tokens are the query's own.
+
+    >>> worst_retrieval_inputs(2, 2)  # "b1 aa" and "a1 ba"
+    (tensor([[5, 0],
+            [4, 2]]), tensor([0, 4]))
+    """
+    query, target = alphabet * (alphabet - 1), alphabet**2
+    tokens = torch.full((length, length), query)
+    tokens[1:, :-1] = tokens[1:, :-1].fill_diagonal_(target)
+    tokens[0, :-1] = target + alphabet - 1
+    tokens[0, -1] = 0
+    answer = torch.full((length,), target)
+    answer[0] = 0
+    return tokens, answer
+
+
 def self_marking_head(alphabet: int, integers: int, length: int) -> ConstructedHead:
     """Return a purely positional head that computes Retrieval, with values that are not the identity.
 
@@ -443,7 +464,11 @@ def p2_remark_3_1_positional() -> tuple[bool, bool, str]:
         if length > 2:
             solved &= bool((exclusion(head.relocated(tokens[::50])).positional_deviation < 1e-20).all())
         printed |= not solved
-    return printed, repaired, "self_marking_head: uniform over the keys before the query, and right on every proper input"
+    return (
+        printed,
+        repaired,
+        "self_marking_head: uniform over the keys before the query, and right on every proper input",
+    )
 
 
 @check(
