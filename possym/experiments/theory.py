@@ -29,7 +29,7 @@ from torch import Tensor
 from ..errors import ConfigError
 from ..results import ExperimentConfig, Study, choose_device
 from ..rope import frequencies
-from ..scores import relocated_logits
+from ..scores import exclusion, relocated_logits
 from ..tasks import LetterTask, NumberTask
 from ..theory import (
     first_error,
@@ -60,6 +60,7 @@ from ..theory import (
 from ..theory.audit import audit
 from ..theory.statements_p1 import retrieval_inputs
 from ..theory.statements_p2 import letter_vocabulary, number_vocabulary, worst_index_inputs, worst_retrieval_inputs
+from . import learning_dynamics
 
 NAME = "theory"
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
@@ -316,4 +317,51 @@ def composition_table(config: Config, device: torch.device) -> pd.DataFrame:
                         "correct": int(right.sum()),
                     }
                 )
+    return pd.DataFrame(rows)
+
+
+def trained_tightness(study: Study, config: learning_dynamics.Config, sequences: int = 200) -> pd.DataFrame:
+    """Return how near the trained heads of `learning_dynamics` come to the exclusion bound.
+
+    Args:
+        study: that study's result, which holds a trained model of each task.
+        config: its configuration.
+        sequences: number of sequences of each task, drawn with the configuration's seed.
+
+    Returns:
+        DataFrame task, layer, head, variance, bound, ratio, leaning: means over sequences, the ratio of the means,
+        and leaning = A/(A + B), 0 for positional and 1 for symbolic heads.
+    """
+    rows = []
+    for task in config.tasks:
+        model = learning_dynamics.trained_model(study, config, task)
+        draw = torch.Generator().manual_seed(config.seed)
+        tokens = learning_dynamics.TASKS[task]().sample(sequences, generator=draw).tokens
+        with torch.no_grad():
+            queries, keys, _ = model.trace(tokens)
+        own = tokens.shape[-1] - 1
+        result = exclusion(
+            relocated_logits(
+                queries,
+                keys[..., :own, :],
+                query_position=own,
+                positions=torch.arange(own),
+                frequencies=model.config.frequencies,
+                layout="interleaved",
+            )
+        )
+        variance, positional, symbolic, bound = (value[0].mean(1).tolist() for value in result)  # each (L, H)
+        rows += [
+            {
+                "task": task,
+                "layer": layer,
+                "head": head,
+                "variance": variance[layer][head],
+                "bound": bound[layer][head],
+                "ratio": variance[layer][head] / bound[layer][head],
+                "leaning": positional[layer][head] / (positional[layer][head] + symbolic[layer][head]),
+            }
+            for layer in range(len(variance))
+            for head in range(len(variance[layer]))
+        ]
     return pd.DataFrame(rows)
