@@ -34,17 +34,16 @@ def exclusion_plane(logits: tuple[float, ...] = LOGITS) -> alt.HConcatChart:
     ]
     top = max(logits)
     total = " + ".join(f"exp(strength * {value - top:.6g})" for value in logits)
-    pairs = pd.DataFrame(
-        [
-            {"p": p, "first": logits[i] - top, "second": logits[j] - top}
-            for p in MIXES
-            for i in range(count)
-            for j in range(i + 1, count)
-        ]
-    )
+    pairs = [(logits[i] - top, logits[j] - top) for i in range(count) for j in range(i + 1, count)]
+    firsts, seconds = ([round(value, 6) for value in side] for side in zip(*pairs, strict=True))
     moved = "exp(strength * ((1 - datum.p) * datum.{} + datum.p * datum.{}))"
     scored = (
-        alt.Chart(pairs)
+        alt.Chart(alt.sequence(0, len(MIXES) * len(pairs), as_="k"))
+        .transform_calculate(
+            p=f"floor(datum.k / {len(pairs)}) / {len(MIXES) - 1}",
+            first=f"{firsts}[datum.k % {len(pairs)}]",
+            second=f"{seconds}[datum.k % {len(pairs)}]",
+        )
         .transform_calculate(
             v="exp(strength * datum.first)",
             w="exp(strength * datum.second)",

@@ -1,7 +1,6 @@
 """Charts of RoPE's geometry: planes that turn, wavelengths and their scalings, logits of the constructed heads."""
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
 from . import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC
@@ -9,6 +8,8 @@ from .exclusion import slider
 
 SCALINGS = ("none", "linear", "dynamic", "yarn", "llama3", "p-RoPE", "longrope (example)")
 WIDTH = 128
+SIDE = 132  # pixels of a plane that spans −1.2 to 1.2
+RING = 3.141593 * (SIDE / 2.4) ** 2  # a point of radius 1, whose size is its area
 
 
 def turning_planes(frequency_ids: tuple[int, ...] = (1, 18, 42, 64), dim: int = WIDTH) -> alt.FacetChart:
@@ -18,25 +19,13 @@ def turning_planes(frequency_ids: tuple[int, ...] = (1, 18, 42, 64), dim: int = 
         frequency_ids: frequency IDs, from 1.
         dim: width of the head.
     """
-    rows = [
-        {"plane": f"ID {k}: {10000 ** (-2 * (k - 1) / dim):.4f} rad a place", "angle": 10000 ** (-2 * (k - 1) / dim)}
-        for k in frequency_ids
-    ]
-    ring = [
-        {"plane": row["plane"], "x": float(np.cos(t)), "y": float(np.sin(t)), "t": float(t)}
-        for row in rows
-        for t in np.linspace(0, 2 * np.pi, 41)
-    ]
-    table = pd.DataFrame([{**row, "kind": "key"} for row in rows] + [{**point, "kind": "ring"} for point in ring])
+    angles = [10000 ** (-2 * (k - 1) / dim) for k in frequency_ids]
+    names = [f"ID {k}: {angle:.4f} rad a place" for k, angle in zip(frequency_ids, angles, strict=True)]
+    table = pd.DataFrame({"plane": names, "angle": angles})
     axis = {"axis": None, "scale": alt.Scale(domain=[-1.2, 1.2])}
-    base = alt.Chart()
-    circle = (
-        base.transform_filter("datum.kind == 'ring'")
-        .mark_line(color=NEUTRAL, strokeWidth=1)
-        .encode(x=alt.X("x:Q", **axis), y=alt.Y("y:Q", **axis), order="t:Q")
-    )
-    turned = base.transform_filter("datum.kind == 'key'").transform_calculate(
-        x="cos(place * datum.angle)", y="sin(place * datum.angle)", zero="0"
+    turned = alt.Chart().transform_calculate(x="cos(place * datum.angle)", y="sin(place * datum.angle)", zero="0")
+    circle = turned.mark_point(color=NEUTRAL, filled=False, size=RING, strokeWidth=1, opacity=1).encode(
+        x=alt.X("zero:Q", **axis), y=alt.Y("zero:Q", **axis)
     )
     spoke = turned.mark_rule(color=POSITIONAL, strokeWidth=3, opacity=1).encode(
         x=alt.X("zero:Q", **axis), y=alt.Y("zero:Q", **axis), x2="x:Q", y2="y:Q"
@@ -44,8 +33,8 @@ def turning_planes(frequency_ids: tuple[int, ...] = (1, 18, 42, 64), dim: int = 
     tip = turned.mark_point(color=POSITIONAL, size=90).encode(x=alt.X("x:Q", **axis), y=alt.Y("y:Q", **axis))
     return (
         (circle + spoke + tip)
-        .properties(width=130, height=130)
-        .facet(alt.Facet("plane:N", title=None, sort=[row["plane"] for row in rows]), data=table, columns=4)
+        .properties(width=SIDE, height=SIDE)
+        .facet(alt.Facet("plane:N", title=None, sort=names), data=table, columns=4)
         .add_params(slider("place", 1, 0, 300, 1, "Place p of the key"))
         .properties(
             title=alt.Title(
@@ -110,7 +99,7 @@ def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
         x=alt.X("id:Q", title="Frequency ID (1 is the fastest)").scale(domain=[0, dim // 2 + 1], nice=False),
         y=alt.Y("wavelength:Q", title="Wavelength (places)")
         .scale(type="log", domain=[1, 1e9])
-        .axis(format="~e", tickCount=9),
+        .axis(format="~e", values=[10**power for power in range(10)]),
         color=alt.Color("kind:N", title=None).scale(domain=names, range=[POSITIONAL, SYMBOLIC, NEUTRAL]),
         tooltip=["id:Q", alt.Tooltip("angle:Q", format=".3e"), alt.Tooltip("wavelength:Q", format=",.0f")],
     )
@@ -185,10 +174,10 @@ def index_logits(theta: float = 0.8, length: int = 30, value: int = 10) -> alt.L
 
 def retrieval_logits(theta: float = 0.0027, alphabet: int = 8, length: int = 100) -> alt.LayerChart:
     """Return T_Retrieval's logits of the sought letter and of its nearest rivals by distance, as sliders move."""
-    letters = pd.DataFrame([{"d": d, "delta": delta} for d in range(0, 401, 4) for delta in (-2, -1, 0, 1)])
     names = ["the sought letter", "one letter before", "two before", "one after"]
     base = (
-        alt.Chart(letters)
+        alt.Chart(alt.sequence(0, 404, as_="k"))
+        .transform_calculate(d="4 * floor(datum.k / 4)", delta="datum.k % 4 - 2")
         .transform_filter("datum.d < n")
         .transform_calculate(
             logit="cos(datum.delta * 2 * PI / alphabet + datum.d * theta)",

@@ -106,10 +106,11 @@ def discrepancy_layers(
 ) -> alt.LayerChart:
     """Return curves of a gap by length, up to a length that a slider sets."""
     names = CURVES if log else ["margin of the worst input", CURVES[2]]
+    ticks = [10.0**power for power in range(-6, 1)] if log else alt.Undefined
     scale = alt.Scale(type="log", domainMin=1e-6, clamp=True) if log else alt.Scale()
     encoding = {
         "x": alt.X("length:Q", title="Length n (places, the query's included)"),
-        "y": alt.Y("gap:Q", title="Logit difference", scale=scale),
+        "y": alt.Y("gap:Q", title="Logit difference", scale=scale).axis(values=ticks),
         "color": curve_color(names),
         "tooltip": ["curve:N", "length:Q", alt.Tooltip("gap:Q", format=".5f")],
     }
@@ -142,11 +143,13 @@ def temperature_chart(index: pd.DataFrame, retrieval: pd.DataFrame) -> alt.Layer
             part = chosen[["n", "integer_beta"]].rename(columns={"integer_beta": "value"})
             rows.append(part.assign(head="Retrieval, query keeps itself", source="exact"))
     table = pd.concat(rows)
-    table = table[(table["value"] > 1e-3) & (table["value"] < 1e9)]
+    table = table[(table["value"] > 1e-3) & (table["value"] < 1e9) & ((table["n"] <= 30) | (table["n"] % 10 == 0))]
     heads = ["Index", "Retrieval", "Retrieval, query keeps itself"]
     base = alt.Chart(table).encode(
         x=alt.X("n:Q", title="Length n (places)"),
-        y=alt.Y("value:Q", title="Inverse temperature β").scale(type="log").axis(format="~e"),
+        y=alt.Y("value:Q", title="Inverse temperature β")
+        .scale(type="log")
+        .axis(format="~e", values=[10**power for power in range(7)]),
         color=alt.Color("head:N", title=None).scale(domain=heads, range=[POSITIONAL, SYMBOLIC, CATEGORIES[1]]),
         tooltip=["head:N", "source:N", "n:Q", alt.Tooltip("value:Q", format=",.3f")],
     )
@@ -203,12 +206,8 @@ def weight_by_place(turns: float = 0.6, length: int = 16, beta: float = 2.0) -> 
 
 def shape_map(table: pd.DataFrame) -> alt.FacetChart:
     """Return where each shape of w_max(j) occurs, from the study's ``shapes`` table."""
-    step = 3 / table.groupby(["construction", "n", "beta"]).size().iloc[0]
-    rows = table.assign(
-        start=table["turns"] - step / 2,
-        stop=table["turns"] + step / 2,
-        head=table["construction"] + ", β = " + table["beta"].map("{:g}".format),
-    )
+    rows = shape_runs(table)
+    rows["head"] = rows["construction"] + ", β = " + rows["beta"].map("{:g}".format)
     names = ["U", "flat", "mixed", "inverse U"]
     return (
         alt.Chart(rows)
@@ -220,7 +219,7 @@ def shape_map(table: pd.DataFrame) -> alt.FacetChart:
             color=alt.Color("shape:N", title=None).scale(
                 domain=names, range=[POSITIONAL, CATEGORIES[5], NEUTRAL, SYMBOLIC]
             ),
-            tooltip=["construction:N", "n:O", "beta:Q", alt.Tooltip("turns:Q", format=".2f"), "shape:N"],
+            tooltip=["n:O", "shape:N", *(alt.Tooltip(f"{end}:Q", format=".2f") for end in ("start", "stop"))],
         )
         .properties(width=250, height=80)
         .facet(alt.Facet("head:N", title=None), columns=2)
@@ -235,10 +234,30 @@ def shape_map(table: pd.DataFrame) -> alt.FacetChart:
     )
 
 
+def shape_runs(table: pd.DataFrame) -> pd.DataFrame:
+    """Return stretches of nθ with one shape: construction, n, beta, shape, start and stop in turns.
+
+    >>> import pandas as pd
+    >>> rows = [("positional", 8, turns, 1.0, name) for turns, name in ((0.5, "U"), (1.5, "U"), (2.5, "mixed"))]
+    >>> shape_runs(pd.DataFrame(rows, columns=["construction", "n", "turns", "beta", "shape"]))[["start", "stop"]]
+       start  stop
+    0    0.0   2.0
+    1    2.0   3.0
+    """
+    curve = ["construction", "n", "beta"]
+    step = 3 / table.groupby(curve).size().iloc[0]
+    table = table.sort_values([*curve, "turns"])
+    changed = (table[[*curve, "shape"]] != table[[*curve, "shape"]].shift()).any(axis=1)
+    runs = table.groupby(changed.cumsum()).agg({**dict.fromkeys([*curve, "shape"], "first"), "turns": ["min", "max"]})
+    runs.columns = [*curve, "shape", "start", "stop"]
+    runs["start"], runs["stop"] = runs["start"] - step / 2, runs["stop"] + step / 2
+    return runs.reset_index(drop=True)
+
+
 def two_angle_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Return the two-angle head's accuracy on every input of Partial induction by θ₂, from ``two_angle``."""
     lines = (
-        alt.Chart(table)
+        alt.Chart(table[["n", "theta", "accuracy"]])
         .mark_line()
         .encode(
             x=alt.X("theta:Q", title="Second angle θ₂ (rad a place)"),
@@ -248,7 +267,7 @@ def two_angle_chart(table: pd.DataFrame) -> alt.LayerChart:
         )
     )
     limits = (
-        alt.Chart(table.drop_duplicates("n"))
+        alt.Chart(table.drop_duplicates("n")[["n", "limit"]])
         .mark_rule(strokeDash=[4, 4], opacity=1)
         .encode(x="limit:Q", color=alt.Color("n:N").scale(range=list(CATEGORIES[:4])))
     )

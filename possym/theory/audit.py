@@ -30,27 +30,41 @@ class Verdict:
     counterexample: str
 
 
-CHECKS: dict[str, Callable[[], Verdict]] = {}
+@dataclass(frozen=True)
+class Check:
+    """A statement and the function that looks for its counterexamples; calling it gives the verdict.
 
-
-def check(paper: str, where: str, statement: str, conditions: str, method: str, range: str):
-    """Register a check, a function that returns (printed, repaired, counterexample).
-
-    ``printed``: no counterexample to the statement as printed was found; ``repaired``: none with the condition
-    under ``conditions``; ``counterexample``: the one found to the printed statement, or what bounds its use.
+    ``function`` returns (printed, repaired, counterexample). ``printed``: no counterexample to the statement as
+    printed was found; ``repaired``: none with the condition under ``conditions``; ``counterexample``: the one found
+    to the printed statement, or what bounds its use.
     """
 
-    def register(function: Callable[[], tuple[bool, bool, str]]) -> Callable[[], Verdict]:
-        def run() -> Verdict:
-            printed, repaired, counterexample = function()
-            verdict = HOLDS if printed else REPAIRED if repaired else FAILS
-            return Verdict(
-                function.__name__, paper, where, statement, conditions, method, range, verdict, counterexample
-            )
+    name: str
+    paper: str
+    where: str
+    statement: str
+    conditions: str
+    method: str
+    range: str
+    function: Callable[[], tuple[bool, bool, str]]
 
-        run.__name__, run.__doc__ = function.__name__, function.__doc__
-        CHECKS[function.__name__] = run
-        return run
+    def __call__(self) -> Verdict:
+        """Run the check."""
+        printed, repaired, counterexample = self.function()
+        verdict = HOLDS if printed else REPAIRED if repaired else FAILS
+        said = (self.name, self.paper, self.where, self.statement, self.conditions, self.method, self.range)
+        return Verdict(*said, verdict, counterexample)
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def check(*said: str) -> Callable[[Callable[[], tuple[bool, bool, str]]], Check]:
+    """Register a function as the `Check` of its name, given paper, where, statement, conditions, method and range."""
+
+    def register(function: Callable[[], tuple[bool, bool, str]]) -> Check:
+        CHECKS[function.__name__] = Check(function.__name__, *said, function)
+        return CHECKS[function.__name__]
 
     return register
 
