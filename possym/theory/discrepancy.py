@@ -126,18 +126,14 @@ def gaps_of_choices(options: Tensor) -> Gaps:
     # Largest gap: one row takes a value on top, every other row stays at its least.
     rest = torch.where(row == holder[0], floor[1], floor[0])
     largest = float((value - rest).max())
-    # Smallest gap: in sorted order the nearest entry of another row is at most `width` entries away.
-    smallest = math.inf
-    for step in range(1, min(width, len(value) - 1) + 1):
-        top, second = row[:-step], row[step:]
-        floors = torch.full_like(value[step:], -math.inf)
-        for level, owner in zip(floor.flip(0), holder.flip(0), strict=True):
-            floors = torch.where((top != owner) & (second != owner), level, floors)
-        allowed = (top != second) & (value[step:] >= floors)
-        gaps = (value[:-step] - value[step:])[allowed]
-        if len(gaps):
-            smallest = min(smallest, float(gaps.min()))
-    return Gaps(smallest, largest)
+    # Smallest gap: neighbours in sorted order will do. Between two entries of different rows there is a first change
+    # of row, and its gap is no larger and asks less of the others.
+    top, second = row[:-1], row[1:]
+    floors = torch.full_like(value[1:], -math.inf)
+    for level, owner in zip(floor.flip(0), holder.flip(0), strict=True):
+        floors = torch.where((top != owner) & (second != owner), level, floors)
+    allowed = (top != second) & (value[1:] >= floors)
+    return Gaps(float((value[:-1] - value[1:])[allowed].min()), largest)
 
 
 def retrieval_bound(length: int, theta: float, alphabet: int) -> float:

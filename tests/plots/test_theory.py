@@ -48,7 +48,8 @@ def drawn(chart, layer, fields, **settings):
         "encoding": {"description": {"field": "row", "type": "nominal"}, "x": {"value": 1}},
     }
     picture = vl_convert.vegalite_to_svg(alone)
-    rows = [html.unescape(row).split("|") for row in re.findall(r'aria-label="([^"]*)" role="graphics-symbol"', picture)]
+    points = re.findall(r'aria-label="([^"]*)" role="graphics-symbol"', picture)
+    rows = [html.unescape(point).split("|") for point in points]
     return [tuple(float(cell) if re.match(r"^-?[\d.e+-]+$", cell) else cell for cell in row) for row in rows]
 
 
