@@ -13,12 +13,18 @@ import pandas as pd
 from ..errors import InputError, ResultsError
 from ..published import papers
 from ..results import Study, load_or_run
-from . import canonical, heads, learning, tasks
+from . import canonical, heads, learning, tasks, theory
 from .claim import VERDICTS, Claim, Measurement
 
 __all__ = ["CLAIMS", "VERDICTS", "Claim", "Measurement", "Table", "finding", "ledger", "summary", "what_holds"]
 
-CLAIMS: tuple[Claim, ...] = (*heads.CLAIMS, *canonical.CLAIMS, *tasks.CLAIMS, *learning.CLAIMS)
+CLAIMS: tuple[Claim, ...] = (
+    *heads.CLAIMS,
+    *theory.CLAIMS,
+    *canonical.CLAIMS,
+    *tasks.CLAIMS,
+    *learning.CLAIMS,
+)
 COLUMNS = ["claim", "paper", "where", "measured", "interval", "paper_value", "verdict", "chapter"]
 SYMBOLS = dict(zip(VERDICTS, "●◐○–", strict=True))
 
