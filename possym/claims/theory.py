@@ -12,11 +12,8 @@ PAPERS = {"2511.11579": "P1", "2605.31558": "P2"}
 def verdict(check: Check, study: Study) -> Measurement:
     """Return the audit's verdict on one statement."""
     (row,) = study.tables["audit"].query("name == @check.name").to_dict("records")
-    measured = row["counterexample"]
-    if row["verdict"] == REPAIRED:
-        measured += f"; with the condition that {row['conditions']}, none"
     found = judge(row["verdict"] == HOLDS, row["verdict"] == REPAIRED)
-    return Measurement(f"counterexample: {measured}", row["range"], found)
+    return Measurement(f"counterexample: {row['counterexample']}", row["range"], found)
 
 
 def audited(check: Check) -> Claim:

@@ -8,7 +8,7 @@ from .exclusion import slider
 
 SCALINGS = ("none", "linear", "dynamic", "yarn", "llama3", "p-RoPE", "longrope (example)")
 WIDTH = 128
-SIDE = 132  # pixels of a plane that spans −1.2 to 1.2
+SIDE = 108  # pixels of a plane that spans −1.2 to 1.2
 RING = 3.141593 * (SIDE / 2.4) ** 2  # a point of radius 1, whose size is its area
 
 
@@ -20,7 +20,7 @@ def turning_planes(frequency_ids: tuple[int, ...] = (1, 18, 42, 64), dim: int = 
         dim: width of the head.
     """
     angles = [10000 ** (-2 * (k - 1) / dim) for k in frequency_ids]
-    names = [f"ID {k}: {angle:.4f} rad a place" for k, angle in zip(frequency_ids, angles, strict=True)]
+    names = [f"ID {k}: {angle:.4f} rad" for k, angle in zip(frequency_ids, angles, strict=True)]
     table = pd.DataFrame({"plane": names, "angle": angles})
     axis = {"axis": None, "scale": alt.Scale(domain=[-1.2, 1.2])}
     turned = alt.Chart().transform_calculate(x="cos(place * datum.angle)", y="sin(place * datum.angle)", zero="0")

@@ -194,7 +194,7 @@ def weight_by_place(turns: float = 0.6, length: int = 16, beta: float = 2.0) -> 
         )
         .properties(
             title=alt.Title(
-                "A U for the positional head, an inverse U for the symbolic one, up to one turn",
+                "A U for the positional head, an inverse U for the symbolic one, while nθ is small",
                 subtitle="Largest weight by the answer's place",
             ),
             height=260,
