@@ -74,7 +74,9 @@ def closer_by_definition(relocated: Tensor) -> Tensor:
     tensor(1, dtype=torch.int8)
     """
     result = exclusion(relocated)
-    return (result.symbolic_deviation - result.positional_deviation).sign().to(torch.int8)
+    difference = result.symbolic_deviation - result.positional_deviation
+    rounding = 16 * torch.finfo(difference.dtype).eps * (result.symbolic_deviation + result.positional_deviation)
+    return torch.where(difference.abs() <= rounding, 0, difference.sign()).to(torch.int8)
 
 
 def closer_by_score(scores: Scores, tolerance: float = 1e-9) -> Tensor:
@@ -114,7 +116,7 @@ def smallest_unseen_deviation(largest: int = 3) -> Tensor:
         unseen &= deviations.variance > 0
         if unseen.any():
             heads = heads[unseen]
-            return heads[deviations.positional_deviation[unseen].argmax()]
+            return heads[deviations.positional_deviation[unseen].round(decimals=9).argmax()]
     raise InputError(f"largest = {largest}: no such head with entries up to it; raise it")
 
 

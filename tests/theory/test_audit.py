@@ -42,7 +42,7 @@ def test_p1_theorem_1(verdicts):
     assert verdicts["p1_theorem_1"].verdict == HOLDS
     # By hand, two keys: λ = (0, 1) and logits that follow the place; Var = 1/4, A = 0, B = 2, N!·N = 4.
     result = exclusion(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
-    assert (result.variance, result.bound) == (0.25, 0.5)
+    assert [result.variance.item(), result.bound.item()] == pytest.approx([0.25, 0.5])
 
 
 def test_p1_theorem_2(verdicts):

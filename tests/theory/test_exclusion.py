@@ -65,7 +65,7 @@ def test_no_head_exceeds_the_bound():
 def test_smallest_unseen_deviation():
     head = smallest_unseen_deviation()
     assert swap_scores(head).positional.item() == pytest.approx(1.0)
-    assert exclusion(head).positional_deviation == 2
+    assert exclusion(head).positional_deviation.item() == pytest.approx(2)
     # Found by listing: with entries 0 and 1 alone, no such head has logits that differ.
     for entries in itertools.product((0.0, 1.0), repeat=4):
         small = torch.tensor(entries).view(2, 2)
@@ -84,6 +84,14 @@ def test_smallest_unseen_deviation_is_a_rope_head_of_one_plane():
         query, keys, query_position=2, positions=torch.arange(2), frequencies=angles, layout="half", scale=1.0
     )
     torch.testing.assert_close(got, head, rtol=0, atol=1e-12)
+
+
+def test_ties_by_definition_are_ties_in_spite_of_rounding():
+    for dtype in (torch.float32, torch.float64):
+        logits = torch.randn(200, 9, generator=torch.Generator().manual_seed(3), dtype=dtype)
+        even = torch.stack([mixed_head(row, 0.5) for row in logits])
+        assert not closer_by_definition(even).any()
+        assert (closer_by_definition(torch.stack([mixed_head(row, 0.51) for row in logits])) == 1).all()
 
 
 def test_smallest_contradiction():
