@@ -124,9 +124,10 @@ def gathering(query: torch.Tensor, key: torch.Tensor, angles: list[float], symbo
         symbols: number of symbols.
 
     Returns:
-        seed (counted from 0), head, and three resultant lengths between 0 (spread evenly) and 1 (one direction):
+        seed (counted from 0), head, and resultant lengths between 0 (spread evenly) and 1 (one direction):
         ``keys`` of the symbols' keys, ``queries`` of the queries, and ``turned``, of the queries after each has
-        been turned by its own distance σ·angle. T_Index of 2605.31558 has keys = turned = 1.
+        been turned by its own distance σ·angle. T_Index of 2605.31558 has keys = turned = 1 and queries =
+        ``construction``.
 
     Raises:
         InputError: shapes that do not fit.
@@ -138,11 +139,11 @@ def gathering(query: torch.Tensor, key: torch.Tensor, angles: list[float], symbo
     keys = torch.view_as_complex(key[:, :, :symbols].double().contiguous())
     queries = torch.view_as_complex(query[:, :, symbols:].double().contiguous())
     distance = torch.arange(1, queries.shape[-1] + 1, dtype=torch.float64)
-    turned = queries * torch.exp(1j * torch.tensor(angles, dtype=torch.float64)[:, None] * distance)
-    lengths = [torch.sgn(x).mean(-1).abs() for x in (keys, queries, turned)]
+    turns = torch.exp(1j * torch.tensor(angles, dtype=torch.float64)[:, None] * distance)
+    lengths = [torch.sgn(x).mean(-1).abs() for x in (keys, queries, queries * turns, turns.expand_as(queries))]
     rows = [
         (seed, head, *(float(x[seed, head]) for x in lengths))
         for seed in range(query.shape[0])
         for head in range(query.shape[1])
     ]
-    return pd.DataFrame(rows, columns=["seed", "head", "keys", "queries", "turned"])
+    return pd.DataFrame(rows, columns=["seed", "head", "keys", "queries", "turned", "construction"])

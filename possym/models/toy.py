@@ -56,6 +56,7 @@ class ToyEnsemble(nn.Module):
         members: the recipes. Members that share sequences are neighbours, see `forward`.
         vocabulary: number V of tokens.
         width: W of the learnt embedding.
+        deviation: standard deviation of every table's entries at the start.
         embedding: ``"learnt"``, or ``"one-hot"`` as the theorems of 2511.11579 assume.
         values: ``"learnt"`` puts one matrix W × O after the head (value, output and readout maps multiplied
             into one); ``"fixed"`` uses identity values, and ``answers`` as readout.
@@ -80,6 +81,7 @@ class ToyEnsemble(nn.Module):
         vocabulary: int,
         *,
         width: int = 64,
+        deviation: float = 0.1,
         embedding: str = "learnt",
         values: str = "learnt",
         outputs: int | None = None,
@@ -92,6 +94,8 @@ class ToyEnsemble(nn.Module):
         for name, size in (("vocabulary", vocabulary), ("width", width), ("outputs", outputs)):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise InputError(f"{name} = {size!r}: give a positive whole number")
+        if isinstance(deviation, bool) or not isinstance(deviation, (int, float)) or not 0 < deviation < math.inf:
+            raise InputError(f"deviation = {deviation!r}: give a positive finite number")
         if embedding not in EMBEDDINGS:
             raise InputError(f"embedding = {embedding!r}: known embeddings are {', '.join(EMBEDDINGS)}")
         if values not in VALUES:
@@ -111,7 +115,7 @@ class ToyEnsemble(nn.Module):
             self.register_parameter(name, nn.Parameter(torch.zeros(self.members, *shape)))
         with torch.no_grad():
             for index, member in enumerate(self.recipes):
-                self._draw(index, member, width)
+                self._draw(index, member, width, deviation)
         table = torch.zeros(self.members, angles, dtype=torch.float64)
         for index, member in enumerate(self.recipes):
             table[index, : len(member.angles)] = torch.tensor(member.angles, dtype=torch.float64)
@@ -123,19 +127,17 @@ class ToyEnsemble(nn.Module):
                 raise InputError(f"answers = {answers!r}: expected int64 numbers of answers, shape ({vocabulary},)")
             self.register_buffer("answer_table", one_hot(answers, outputs))
 
-    def _draw(self, index: int, member: Member, width: int) -> None:
-        """Fill one member's parameters: entries of the contents q and k start with variance 1."""
+    def _draw(self, index: int, member: Member, width: int, deviation: float) -> None:
+        """Fill one member's parameters, all entries with one standard deviation."""
         generator = torch.Generator().manual_seed(member.seed)
-        fan = width if self.embedding_kind == "learnt" else 1
         for name in ("embedding", "readout"):
             if hasattr(self, name):
                 parameter = getattr(self, name)[index]
-                deviation = 1.0 if name == "embedding" else fan**-0.5
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * deviation)
         shape = (width, len(member.angles), 2 * member.planes)
         for name in ("query", "key"):
             own = getattr(self, name)[index, :, : len(member.angles), : 2 * member.planes]
-            own.copy_(torch.randn(shape, generator=generator) * fan**-0.5)
+            own.copy_(torch.randn(shape, generator=generator) * deviation)
 
     def contents(self) -> tuple[Tensor, Tensor]:
         """Return query and key content of every token before rotation, both (E, V, A, 2P), the query scaled.

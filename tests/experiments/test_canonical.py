@@ -95,7 +95,7 @@ def test_measures_match_plain_loops(name):
 
 def test_scores_of_pure_heads():
     """NoPE follows the content whatever the weights; a head whose keys are all alike follows the place."""
-    config = tiny()
+    config = tiny(deviation=1.0)
     piece = Piece("one-angle", "index", 6, "learnt", (((0,), 1), ((1,), 1)))
     model = canonical.make_model(piece, config)
     with torch.no_grad():
@@ -178,6 +178,7 @@ def test_killed_run_ends_as_a_straight_one(tmp_path, monkeypatch):
         ({"temperatures": (0.0,)}, "all above 0"),
         ({"seeds": 1}, "seeds = 1"),
         ({"steps": 0}, "steps = 0"),
+        ({"deviation": 0.0}, "both above 0"),
         ({"length": "32"}, "expected int"),
         ({"test_sequences": 65}, "final_sequences = 64"),
         ({"long_length": 65}, "every answer's place"),

@@ -72,14 +72,14 @@ def test_members_match_one_transformer_written_plainly(embedding, values):
 
 
 def test_shared_streams_equal_own_streams():
-    model = ToyEnsemble(MEMBERS, VOCABULARY, width=5)
+    model = ToyEnsemble(MEMBERS, VOCABULARY, width=5, deviation=0.7)
     streams = draw_tokens(2, 3, LENGTH)
     torch.testing.assert_close(model(streams), model(streams.repeat_interleave(2, 0)))
     torch.testing.assert_close(model(streams[0]), model(streams[:1].expand(4, -1, -1)))
 
 
 def test_relocated_logits_agree_with_the_metric():
-    model = ToyEnsemble(MEMBERS, VOCABULARY, width=5)
+    model = ToyEnsemble(MEMBERS, VOCABULARY, width=5, deviation=0.7)
     tokens = draw_tokens(2, 3, LENGTH)
     relocated, trace = model.relocated(tokens), model.trace(tokens)
     for member in range(len(MEMBERS)):
@@ -100,7 +100,7 @@ def test_relocated_logits_agree_with_the_metric():
 def test_angles_of_a_whole_head_turn_as_rope_does():
     """Four angles with one plane each are an ordinary RoPE head of width 8."""
     grid = frequencies(8)
-    model = ToyEnsemble([Member(tuple(grid.tolist()), 1, 0)], VOCABULARY, width=5)
+    model = ToyEnsemble([Member(tuple(grid.tolist()), 1, 0)], VOCABULARY, width=5, deviation=0.7)
     tokens = draw_tokens(1, 2, LENGTH)
     trace = model.trace(tokens)
     expected = relocated_logits(
@@ -184,8 +184,8 @@ def test_interrupted_training_ends_with_the_same_bits(tmp_path):
 
 
 def test_set_angles_changes_the_turn_alone():
-    model = ToyEnsemble(MEMBERS[:1], VOCABULARY, width=5)
-    other = ToyEnsemble([Member((0.3,), 1, 0)], VOCABULARY, width=5)
+    model = ToyEnsemble(MEMBERS[:1], VOCABULARY, width=5, deviation=0.7)
+    other = ToyEnsemble([Member((0.3,), 1, 0)], VOCABULARY, width=5, deviation=0.7)
     tokens = draw_tokens(2, LENGTH)
     assert not torch.allclose(model(tokens), other(tokens), atol=1e-4)
     model.set_angles([[0.3]])
@@ -207,6 +207,8 @@ def test_set_angles_changes_the_turn_alone():
         ({"vocabulary": "9"}, "vocabulary = '9'"),
         ({"width": 2.0}, "width = 2.0"),
         ({"outputs": -1}, "outputs = -1"),
+        ({"deviation": 0.0}, "deviation = 0.0"),
+        ({"deviation": True}, "deviation = True"),
         ({"embedding": "fixed"}, "learnt, one-hot"),
         ({"values": "identity"}, "learnt, fixed"),
         ({"values": "fixed"}, "fixed values need answers"),
@@ -233,9 +235,9 @@ def test_bad_recipes_are_refused(arguments, message):
 )
 def test_bad_tokens_are_refused(tokens, message):
     with pytest.raises(InputError, match=message):
-        ToyEnsemble(MEMBERS, VOCABULARY, width=5)(tokens)
+        ToyEnsemble(MEMBERS, VOCABULARY, width=5, deviation=0.7)(tokens)
 
 
 def test_angles_of_another_shape_are_refused():
     with pytest.raises(InputError, match=r"shape \(4, 2\)"):
-        ToyEnsemble(MEMBERS, VOCABULARY, width=5).set_angles([[0.1]])
+        ToyEnsemble(MEMBERS, VOCABULARY, width=5, deviation=0.7).set_angles([[0.1]])
