@@ -528,9 +528,7 @@ def read_blocks(blocks: Any, texts: list[Text], places: list[int]) -> list[list[
 def seen_blocks(spans: Sequence[tuple[int, int]], moved: Tensor) -> list[tuple[int, int]]:
     """Return the blocks that the query sees whole, counted among the moved keys."""
     rank = {place: number for number, place in enumerate(moved.tolist())}
-    return [
-        (rank[start], rank[stop - 1] + 1) for start, stop in spans if all(place in rank for place in range(start, stop))
-    ]
+    return [(rank[start], rank[stop - 1] + 1) for start, stop in spans if start in rank and stop - 1 in rank]
 
 
 def read_answers(answers: Sequence[str | int] | None, tokenizer: Any, count: int) -> list[int] | None:

@@ -87,7 +87,8 @@ def test_every_family_agrees_with_its_own_attention(family):
     check_against_own_attention(family, families.build(family))
 
 
-def check_against_own_attention(family, model):
+def check_against_own_attention(family, model, method="direct"):
+    assert set(Capture(model).coverage.query("attention").method) == {method}
     tokens = families.tokens()
     calls = listen(model, tokens)
     assert calls
@@ -128,7 +129,7 @@ def test_a_rotation_that_no_planes_explain_is_asked_from_the_model_place_by_plac
     model = families.build("hunyuan_v1_dense")
     for layer in model.model.layers:
         layer.self_attn.key_layernorm = torch.nn.Linear(8, 8, bias=False)
-    check_against_own_attention("hunyuan_v1_dense", families.randomise(model, 3))
+    check_against_own_attention("hunyuan_v1_dense", families.randomise(model, 3), "replay")
     capture = Capture(model)
     assert set(capture.coverage.method) == {"replay"}
     with pytest.raises(UnsupportedModelError, match="no planes"):
@@ -377,3 +378,18 @@ def test_memory_does_not_grow_with_prompts():
     for seed in range(5):
         capture.run(families.tokens(seed=seed), lambda inputs: inputs.relocated_logits())
     assert alive() == before
+
+
+@pytest.mark.parametrize("family", ["gemma3n", "llama", "falcon"])
+def test_asking_the_model_again_changes_nothing_and_layers_are_let_go(family):
+    model = families.build(family, attention="sdpa")
+    tokens = families.tokens()
+    with torch.no_grad():
+        plain = model(tokens, use_cache=False).logits[:, -1]
+
+    def on_call(call):
+        call.replay(3)
+        assert len(call.session.inputs) == 1
+
+    logits = Capture(model).forward(tokens, on_call, families.LENGTH - 1)
+    torch.testing.assert_close(logits, plain, atol=1e-6, rtol=1e-6)

@@ -175,7 +175,7 @@ def test_keys_outside_a_window_take_no_part():
     changed[:, 0] = 9
     first = table.layer == 0
     pd.testing.assert_frame_equal(profile(model, changed).heads[first], table[first], atol=1e-6)
-    spans = [(0, 4), (4, 8), (13, 15), (15, 17), (17, 19)]
+    spans = [(0, 4), (10, 13), (13, 15), (15, 17), (17, 19)]
     blocks = profile(model, tokens, blocks=spans).heads
     pd.testing.assert_frame_equal(blocks, profile(model, tokens, blocks=spans[2:]).heads, atol=1e-6)
     lost = profile(model, tokens, blocks=[(0, 4), (4, 8), (13, 15)]).heads
