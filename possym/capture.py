@@ -245,7 +245,11 @@ class Capture:
                 f"query = {query!r}: give a place among the {length} tokens (negative counts from the end)"
             )
         place = query % length
-        return self.forward(tokens.to(self.device), lambda call: visit(self.read(call, place)), place)
+
+        def on_call(call: Call) -> None:
+            visit(self.read(call, place))
+
+        return self.forward(tokens.to(self.device), on_call, place)
 
     def forward(self, tokens: Tensor, on_call: Callable[["Call"], None], place: int) -> Tensor | None:
         """Run the model with ``on_call`` at every attention layer and leave it as it was found."""
@@ -353,7 +357,7 @@ class Capture:
             angles=table_angles(cos, sin).abs(),
             query_place=place,
             moved=moved,
-            scale=call.scale,
+            scale=float(call.scale),
             softcap=found.softcap,
             sinks=call.options["s_aux"].detach().float() if found.sinks else None,
             replayed=replayed,
@@ -411,7 +415,7 @@ class Call:
     query: Tensor
     key: Tensor
     mask: Tensor | None
-    scaling: float | None
+    scale: float
     causal: bool
     options: dict
 
@@ -419,11 +423,6 @@ class Call:
     def layer(self) -> int:
         """Number of the layer, from 0."""
         return self.session.number(self.module)
-
-    @property
-    def scale(self) -> float:
-        """Factor of the logits."""
-        return self.query.shape[-1] ** -0.5 if self.scaling is None else float(self.scaling)
 
     def visible(self, place: int) -> Tensor:
         """Return which keys (T,) the query at ``place`` sees."""
@@ -586,15 +585,17 @@ def table_angles(cos: Tensor, sin: Tensor) -> Tensor:
     return (total / (len(turns) - 1)).to(cos.dtype)
 
 
+OnCall = Callable[[Call], tuple[Tensor, Tensor] | None]
+
+
 class Session:
     """One pass of a model with its attention layers listened to."""
 
-    def __init__(self, modules: list[nn.Module], on_call: Callable[[Call], None], implementations: dict):
+    def __init__(self, on_call: OnCall, implementations: dict):
         self.on_call = on_call
         self.implementations = implementations
         self.inputs: dict[nn.Module, dict] = {}
         self.numbers: dict[nn.Module, int] = {}
-        self.modules = modules
         self.current: nn.Module | None = None
         self.replaying = False
 
@@ -611,13 +612,15 @@ class Session:
 
     def attend(self, module, query, key, value, attention_mask, scaling=None, dropout=0.0, **options):
         """Stand in for transformers' attention function: capture, then attend as the model would have."""
-        self.capture(module, query, key, attention_mask, scaling, getattr(module, "is_causal", True), options)
+        causal = getattr(module, "is_causal", True)
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        query, key = self.capture(module, query, key, attention_mask, scaling, causal, options)
         return delegate(
             self.implementations, module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options
         )
 
-    def capture(self, module, query, key, mask, scaling, causal, options) -> None:
-        """Hand one layer's queries and keys on, or break off if this is a replay."""
+    def capture(self, module, query, key, mask, scaling, causal, options) -> tuple[Tensor, Tensor]:
+        """Hand one layer's queries and keys on, or break off if this is a replay; return those to attend with."""
         if self.replaying:
             raise _Replayed(query, key)
         if options.get("position_bias") is not None:
@@ -631,8 +634,9 @@ class Session:
                 f"{type(module).__name__} attends, but its name does not end as transformers' attention modules do, so "
                 "possym did not see how it was called"
             )
-        self.on_call(Call(self, module, query, key, mask, scaling, causal, options))
+        edited = self.on_call(Call(self, module, query, key, mask, scaling, causal, options))
         del self.inputs[module]
+        return edited or (query, key)
 
 
 class _CaptureSDPA(TorchFunctionMode):
@@ -649,8 +653,10 @@ class _CaptureSDPA(TorchFunctionMode):
             query, key = args[:2]
             module, session.current = session.current, None
             causal = kwargs.get("is_causal", False)
+            scale = query.shape[-1] ** -0.5 if kwargs.get("scale") is None else kwargs["scale"]
             with self:  # a mode is off inside its own handler, but replays must be heard too
-                session.capture(module, query, key, kwargs.get("attn_mask"), kwargs.get("scale"), causal, {})
+                edited = session.capture(module, query, key, kwargs.get("attn_mask"), scale, causal, {})
+            args, kwargs = (*edited, *args[2:]), kwargs | dict(scale=scale)
         return function(*args, **kwargs)
 
 
@@ -689,15 +695,18 @@ def eager_function(module: nn.Module) -> Callable | None:
 
 
 @contextmanager
-def attached(model: nn.Module, on_call: Callable[[Call], None]) -> Iterator[Session]:
-    """Listen to a model's attention layers, and put everything back on leaving, exception or not."""
+def attached(model: nn.Module, on_call: OnCall) -> Iterator[Session]:
+    """Listen to a model's attention layers, and put everything back on leaving, exception or not.
+
+    ``on_call`` may return the query and key to attend with instead of the model's.
+    """
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
     modules = [m for m in model.modules() if "Attention" in type(m).__name__]
     configs = all_configs(model)
     implementations = {key: config._attn_implementation for key, config in configs.items()}
-    session = Session(modules, on_call, implementations)
+    session = Session(on_call, implementations)
     training = {m: m.training for m in model.modules()}
     name = f"possym_{next(_numbers)}"
 
@@ -741,7 +750,7 @@ def listening(session: Session, module: nn.Module) -> Callable:
     own = type(module)._attn
 
     def attend(query, key, value, attention_mask=None, **options):
-        session.capture(module, query, key, attention_mask, None, True, {})
+        query, key = session.capture(module, query, key, attention_mask, query.shape[-1] ** -0.5, True, {})
         return own(module, query, key, value, attention_mask, **options)
 
     return attend
