@@ -1,0 +1,426 @@
+"""Charts of the canonical sweep. Tables in are those of `possym.experiments.canonical`.
+
+Lines are means over seeds, bands and bars 95 % intervals over seeds. On every axis of angles the fastest is first
+and NoPE last.
+"""
+
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from .. import frequency_sweep as sweep
+from ..errors import InputError
+from ..experiments.canonical import TASKS, angle
+from ..margins import index_margin, smallest_turn
+from . import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC
+
+ANGLES = "Frequency ID of the head's angle (1 is the fastest)"
+TASK_COLORS = dict(zip(TASKS, (CATEGORIES[0], CATEGORIES[1], CATEGORIES[2]), strict=True))
+DASHES = ([1, 0], [6, 3], [2, 2])
+SHAPE_COLORS = {"U": CATEGORIES[0], "inverse U": CATEGORIES[1], "flat": NEUTRAL}
+
+
+def angle_name(frequency_id: int) -> str:
+    """Return a frequency ID as an axis shows it.
+
+    >>> angle_name(7), angle_name(0)
+    ('7', 'NoPE')
+    """
+    return str(frequency_id) if frequency_id else "NoPE"
+
+
+def named(table: pd.DataFrame, column: str = "first_id") -> tuple[pd.DataFrame, list[str]]:
+    """Return the table with columns ``head`` (the angle's name) and ``angle``, and the names from fast to NoPE."""
+    ids = sorted((int(i) for i in table[column].unique()), key=sweep.slowness)
+    return table.assign(
+        head=[angle_name(i) for i in table[column]], angle=[angle(int(i)) for i in table[column]]
+    ), [angle_name(i) for i in ids]
+
+
+def planes_words(planes: int) -> str:
+    """Return a number of planes in words.
+
+    >>> planes_words(1), planes_words(16)
+    ('one plane', '16 planes')
+    """
+    return "one plane" if planes == 1 else f"{planes} planes"
+
+
+def menu(name: str, options: Sequence[str], label: str) -> alt.Parameter:
+    """Return a menu that the reader picks one of ``options`` from, the last at first."""
+    return alt.param(name=name, value=options[-1], bind=alt.binding_select(options=list(options), name=f"{label} "))
+
+
+def percent(title: str = "Accuracy") -> alt.Axis:
+    """Return an axis in per cent."""
+    return alt.Axis(format="%", title=title)
+
+
+def span(ids: list[int]) -> str:
+    """Return frequency IDs in words.
+
+    >>> span([3, 4, 0]), span([])
+    ('3 to NoPE', 'none')
+    """
+    if not ids:
+        return "none"
+    first, last = angle_name(ids[0]), angle_name(ids[-1])
+    return first if len(ids) == 1 else f"{first} to {last}"
+
+
+def accuracy_by_angle(accuracy: pd.DataFrame) -> alt.LayerChart:
+    """Return final accuracy by angle, a line for each task; menus pick the planes and the maps around the head."""
+    table = accuracy[accuracy["piece"].isin(["one-angle", "fixed-maps"])]
+    found = sweep.over_seeds(sweep.ends(table), ["task", "maps", "planes", "first_id"])
+    found, order = named(found)
+    found["count"] = [planes_words(p) for p in found["planes"]]
+    found["maps"] = [f"{m} maps" for m in found["maps"]]
+    counts = [planes_words(p) for p in sorted(found["planes"].unique())]
+    chosen = menu("planes", counts, "Head with"), menu("maps", ["fixed maps", "learnt maps"], "and")
+    base = (
+        alt.Chart(found)
+        .transform_filter("datum.count == planes && datum.maps == maps")
+        .encode(
+            x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
+            color=alt.Color("task:N", title=None).scale(domain=list(TASK_COLORS), range=list(TASK_COLORS.values())),
+        )
+    )
+    line = base.mark_line(point=True).encode(
+        y=alt.Y("mean:Q", axis=percent()).scale(domain=[0, 1]),
+        strokeDash=alt.StrokeDash("task:N", title=None).scale(domain=list(TASK_COLORS), range=DASHES),
+        tooltip=["task:N", "head:N", alt.Tooltip("angle:Q", format=".3g"), alt.Tooltip("mean:Q", format=".1%")],
+    )
+    many = int(table["planes"].max())
+    learnt = {task: sweep.learnt_ids(table, piece="one-angle", task=task, planes=many) for task in TASKS}
+    words = "; ".join(f"{task} {span(ids)}" for task, ids in learnt.items())
+    return (
+        (base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q"), y2="high:Q") + line)
+        .add_params(*chosen)
+        .properties(
+            title=alt.Title(
+                f"Learnt to {sweep.LEARNT:.0%} with one angle and {planes_words(many)}: {words}",
+                subtitle="Frequency IDs; accuracy at the end of training, mean and 95 % interval over seeds",
+            ),
+            description="Line chart: final accuracy of Index, Retrieval and Partial induction by the frequency ID of "
+            f"the head's one angle. Learnt with {planes_words(many)}: {words}.",
+            height=300,
+        )
+    )
+
+
+def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str = "one-angle") -> alt.LayerChart:
+    """Return accuracy by the answer's place for one angle, which a slider picks among the sweep's."""
+    wanted = {"piece": piece, "task": task, "planes": planes}
+    table = sweep.heads(by_place, **wanted)
+    found, order = named(sweep.over_seeds(table, ["first_id", "place"]))
+    found["rank"] = [order.index(name) for name in found["head"]]
+    tested = sweep.shapes(by_place, **wanted)
+    tested["rank"] = range(len(tested))
+    wrong = sweep.mismatched(by_place, **wanted)
+    strongest = 0
+    if len(wrong):
+        first_id = int(wrong.loc[wrong["bend"].abs().idxmax(), "first_id"])
+        strongest = order.index(angle_name(first_id))
+    tested["words"] = [
+        f"{'NoPE' if row.first_id == 0 else f'ID {row.first_id}'}: {row.shape}, bend {row.bend:+.2f} "
+        f"({row.low:+.2f} to {row.high:+.2f}), p = {row.p_value:.3f}"
+        for row in tested.itertuples()
+    ]
+    slider = alt.param(name="rank", value=strongest, bind=alt.binding_range(min=0, max=len(order) - 1, step=1, name="Angle "))
+    base = alt.Chart(found).transform_filter("datum.rank == rank").encode(x=alt.X("place:Q", title="Place of the answer"))
+    band = base.mark_area(opacity=0.2, color=TASK_COLORS[task]).encode(y=alt.Y("low:Q"), y2="high:Q")
+    line = base.mark_line(point=True, color=TASK_COLORS[task]).encode(
+        y=alt.Y("mean:Q", axis=percent()).scale(domain=[0, 1]), tooltip=["place:Q", alt.Tooltip("mean:Q", format=".1%")]
+    )
+    words = (
+        alt.Chart(tested)
+        .transform_filter("datum.rank == rank")
+        .mark_text(align="left", baseline="top", dx=8)
+        .encode(text="words:N", x=alt.value(0), y=alt.value(4))
+    )
+    title = (
+        f"{task.capitalize()}, {planes_words(planes)}: {shape_words(wrong, 'U')}, {shape_words(wrong, 'inverse U')} "
+        f"of the {len(wrong)} mismatched angles"
+    )
+    return (
+        (band + line + words)
+        .add_params(slider)
+        .properties(
+            title=alt.Title(title, subtitle="The slider runs from the fastest angle to NoPE; mean and 95 % interval over seeds"),
+            description=f"Line chart with a slider: accuracy by the place of the answer. {title}.",
+            height=240,
+        )
+    )
+
+
+def shape_words(wrong: pd.DataFrame, shape: str) -> str:
+    """Return how many of the tested curves have a shape, in words."""
+    return f"{shape} at {int((wrong['shape'] == shape).sum())}"
+
+
+def bend_by_angle(by_place: pd.DataFrame, planes: int) -> alt.FacetChart:
+    """Return the bend of accuracy over the answer's place by angle, with its interval over seeds, for every task."""
+    parts = []
+    for task in TASKS:
+        wanted = {"piece": "one-angle", "task": task, "planes": planes}
+        wrong = set(sweep.mismatched(by_place, **wanted)["first_id"])
+        found = sweep.shapes(by_place, **wanted).assign(task=task)
+        parts.append(found.assign(mismatched=found["first_id"].isin(wrong)))
+    found, order = named(pd.concat(parts, ignore_index=True))
+    found["angle suits"] = np.where(found["mismatched"], "mismatched", "too bad or good enough")
+    base = alt.Chart(found).encode(
+        x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
+        color=alt.Color("shape:N", title=None).scale(domain=list(SHAPE_COLORS), range=list(SHAPE_COLORS.values())),
+    )
+    rule = base.mark_rule(opacity=0.9).encode(y=alt.Y("low:Q", title="Bend of accuracy over the place"), y2="high:Q")
+    point = base.mark_point(filled=True).encode(
+        y="bend:Q",
+        shape=alt.Shape("angle suits:N", title=None).scale(
+            domain=["mismatched", "too bad or good enough"], range=["circle", "cross"]
+        ),
+        tooltip=["task:N", "head:N", "shape:N", alt.Tooltip("bend:Q", format=".3f"), alt.Tooltip("p_value:Q", format=".3f")],
+    )
+    title = f"Where accuracy bends over the place: up is U, down is inverse U ({planes_words(planes)})"
+    return (
+        (rule + point)
+        .properties(height=130, width=560)
+        .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
+        .properties(title=title, description=f"Dot plots by task. {title}.")
+    )
+
+
+def scores_by_angle(scores: pd.DataFrame, planes: int, temperature: float) -> alt.FacetChart:
+    """Return positional and symbolic score of the trained heads by angle, for every task."""
+    table = sweep.heads(scores, piece="one-angle", planes=planes, temperature=temperature)
+    long = table.melt(["task", "first_id", "seed"], ["positional", "symbolic"], "kind", "score")
+    found, order = named(sweep.over_seeds(long, ["task", "kind", "first_id"], "score"))
+    base = alt.Chart(found).encode(
+        x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
+        color=alt.Color("kind:N", title=None).scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC]),
+    )
+    line = base.mark_line(point=True).encode(
+        y=alt.Y("mean:Q", title="Score").scale(domain=[0, 1]),
+        strokeDash=alt.StrokeDash("kind:N", title=None).scale(domain=["positional", "symbolic"], range=DASHES[:2]),
+        tooltip=["task:N", "kind:N", "head:N", alt.Tooltip("mean:Q", format=".3f")],
+    )
+    title = f"What trained heads do, by their angle ({planes_words(planes)}, τ = {temperature:g})"
+    return (
+        (base.mark_area(opacity=0.2).encode(y="low:Q", y2="high:Q") + line)
+        .properties(height=130, width=560)
+        .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
+        .properties(title=title, description=f"Line charts by task: positional and symbolic scores. {title}.")
+    )
+
+
+def swapped_angles(swapped: pd.DataFrame, task: str, planes: int) -> alt.LayerChart:
+    """Return accuracy with the angle replaced after training: trained angle by tested angle."""
+    table = sweep.heads(swapped, task=task, planes=planes)
+    found = sweep.over_seeds(table, ["first_id", "test_id"])
+    found, order = named(found)
+    found["tested"] = [angle_name(i) for i in found["test_id"]]
+    own = found[found["first_id"] == found["test_id"]]["mean"].mean()
+    others = found[found["first_id"] != found["test_id"]]["mean"].mean()
+    title = f"{task.capitalize()}: {own:.0%} on average with the trained angle, {others:.0%} with another"
+    base = alt.Chart(found).encode(
+        x=alt.X("tested:O", title="Frequency ID at test time", sort=order).axis(labelAngle=0),
+        y=alt.Y("head:O", title="Frequency ID in training", sort=order),
+    )
+    return squares(base, title, f"{planes_words(planes)}; mean over seeds", 22 * len(order))
+
+
+def squares(base: alt.Chart, title: str, subtitle: str, height: int) -> alt.LayerChart:
+    """Return a heat map of ``mean``, accuracy, with the value written into each square."""
+    color = alt.Color("mean:Q", title="Accuracy").scale(domain=[0, 1], scheme="viridis").legend(format="%")
+    square = base.mark_rect().encode(color=color, tooltip=[alt.Tooltip("mean:Q", format=".1%", title="accuracy")])
+    # The text stands on the square, so its colour follows the square and not the page.
+    text = base.mark_text(fontSize=10).encode(
+        text=alt.Text("mean:Q", format=".2f"),
+        color=alt.when("datum.mean > 0.55").then(alt.value("#000000")).otherwise(alt.value("#ffffff")),
+    )
+    return (square + text).properties(
+        title=alt.Title(title, subtitle=subtitle), description=f"Heat map. {title}. {subtitle}.", height=height
+    )
+
+
+def angle_pairs(accuracy: pd.DataFrame, planes: int) -> alt.LayerChart:
+    """Return Partial induction with two angles: final accuracy for every pair."""
+    found = sweep.over_seeds(sweep.ends(sweep.heads(accuracy, piece="two-angles", planes=planes)), ["first_id", "second_id"])
+    mirrored = found[found["first_id"] != found["second_id"]].rename(
+        columns={"first_id": "second_id", "second_id": "first_id"}
+    )
+    both, order = named(pd.concat([found, mirrored], ignore_index=True))
+    both["other"] = [angle_name(i) for i in both["second_id"]]
+    best = found.loc[found["mean"].idxmax()]
+    title = (
+        f"Partial induction, {planes_words(planes)} an angle: best with {angle_name(int(best.first_id))} and "
+        f"{angle_name(int(best.second_id))}, {best['mean']:.0%}"
+    )
+    base = alt.Chart(both).encode(
+        x=alt.X("other:O", title="Frequency ID of one angle", sort=order).axis(labelAngle=0),
+        y=alt.Y("head:O", title="Frequency ID of the other", sort=order),
+    )
+    return squares(base, title, "Mean over seeds; the diagonal has one angle and twice the planes", 22 * len(order))
+
+
+def accuracy_by_planes(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
+    """Return final accuracy by angle, a line for each number of planes."""
+    found, order = named(
+        sweep.over_seeds(sweep.ends(sweep.heads(accuracy, piece="planes", task=task)), ["planes", "first_id"])
+    )
+    counts = sorted(int(p) for p in found["planes"].unique())
+    best = found.groupby("planes")["mean"].max()
+    title = f"{task.capitalize()} with one angle: best {best[counts[0]]:.0%} with {planes_words(counts[0])}, "
+    title += f"{best[counts[-1]]:.0%} with {planes_words(counts[-1])}"
+    found["count"] = [planes_words(p) for p in found["planes"]]
+    names = [planes_words(p) for p in counts]
+    base = alt.Chart(found).encode(
+        x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0),
+        color=alt.Color("count:N", title=None, sort=names).scale(domain=names, scheme="viridis"),
+    )
+    line = base.mark_line(point=True).encode(
+        y=alt.Y("mean:Q", axis=percent()).scale(domain=[0, 1]),
+        tooltip=["count:N", "head:N", alt.Tooltip("mean:Q", format=".1%")],
+    )
+    return (base.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q") + line).properties(
+        title=alt.Title(title, subtitle="Mean and 95 % interval over seeds"),
+        description=f"Line chart: accuracy by angle and number of planes. {title}.",
+        height=280,
+    )
+
+
+def borders(accuracy: pd.DataFrame, planes: int) -> alt.FacetChart:
+    """Return final accuracy by angle at both lengths, for every task, over angles that both lengths have."""
+    table = accuracy[(accuracy["planes"] == planes) & accuracy["piece"].isin(["one-angle", "long"])]
+    both = set(table.loc[table["piece"] == "long", "first_id"])
+    found = sweep.over_seeds(sweep.ends(table[table["first_id"].isin(both)]), ["task", "length", "first_id"])
+    found, order = named(found)
+    lengths = sorted(int(n) for n in found["length"].unique())
+    found["tokens"] = [f"{n} tokens" for n in found["length"]]
+    names = [f"{n} tokens" for n in lengths]
+    base = alt.Chart(found).encode(
+        x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0),
+        color=alt.Color("tokens:N", title=None, sort=names).scale(domain=names, range=[CATEGORIES[3], CATEGORIES[4]]),
+    )
+    line = base.mark_line(point=True).encode(
+        y=alt.Y("mean:Q", axis=percent()).scale(domain=[0, 1]),
+        strokeDash=alt.StrokeDash("tokens:N", title=None, sort=names).scale(domain=names, range=DASHES[:2]),
+        tooltip=["task:N", "tokens:N", "head:N", alt.Tooltip("mean:Q", format=".1%")],
+    )
+    title = f"Longer inputs move the borders to slower angles ({planes_words(planes)})"
+    return (
+        (base.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q") + line)
+        .properties(height=130, width=560)
+        .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
+        .properties(title=title, description=f"Line charts by task: accuracy by angle at two lengths. {title}.")
+    )
+
+
+def accuracy_over_training(accuracy: pd.DataFrame, task: str, planes: int) -> alt.Chart:
+    """Return accuracy by training step and angle as a heat map."""
+    found, order = named(
+        sweep.over_seeds(sweep.heads(accuracy, piece="one-angle", task=task, planes=planes), ["step", "first_id"])
+    )
+    first = found[found["mean"] >= sweep.LEARNT]["step"].min()
+    title = f"{task.capitalize()}: " + (
+        f"first learnt to {sweep.LEARNT:.0%} by step {first:,.0f}" if first == first else f"never at {sweep.LEARNT:.0%}"
+    )
+    return (
+        alt.Chart(found)
+        .mark_rect()
+        .encode(
+            x=alt.X("step:O", title="Training step").axis(labelAngle=-45, format=",d"),
+            y=alt.Y("head:O", title="Frequency ID", sort=order),
+            color=alt.Color("mean:Q", title="Accuracy").scale(domain=[0, 1], scheme="viridis").legend(format="%"),
+            tooltip=["head:N", "step:Q", alt.Tooltip("mean:Q", format=".1%")],
+        )
+        .properties(
+            title=alt.Title(title, subtitle=f"{planes_words(planes)}; mean over seeds"),
+            description=f"Heat map: accuracy by angle and training step. {title}.",
+            height=300,
+        )
+    )
+
+
+def index_and_spacing(accuracy: pd.DataFrame, planes: int) -> alt.LayerChart:
+    """Return Index's accuracy beside how far apart its places stand on the circle, by angle."""
+    length = int(sweep.heads(accuracy, piece="one-angle", task="index")["length"].iloc[0])
+    found, order = named(sweep.by_angle(accuracy, piece="one-angle", task="index", planes=planes))
+    found = found[found["first_id"] > 0].copy()
+    even = 2 * np.pi / (length - 1)
+    found["spacing"] = [smallest_turn(a, length) / even for a in found["angle"]]
+    found["margin"] = [index_margin(a, length) for a in found["angle"]]
+    found["measured"], found["computed"] = "accuracy of the trained head", "closest two places, share of even spacing"
+    names = ["accuracy of the trained head", "closest two places, share of even spacing"]
+    rank = found[["mean", "spacing"]].corr("spearman").iloc[0, 1]
+    color = alt.Color("measured:N", title=None).scale(domain=names, range=[TASK_COLORS["index"], NEUTRAL])
+    base = alt.Chart(found).encode(x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True))
+    tips = ["head:N", alt.Tooltip("angle:Q", format=".3g"), alt.Tooltip("mean:Q", format=".1%")]
+    tips += [alt.Tooltip("spacing:Q", format=".2f"), alt.Tooltip("margin:Q", format=".2g")]
+    line = base.mark_line(point=True).encode(y=alt.Y("mean:Q", axis=percent("Share")), color=color, tooltip=tips)
+    spacing = base.mark_line(point=True, strokeDash=[6, 3]).encode(
+        y=alt.Y("spacing:Q").scale(domain=[0, 1]), color=alt.Color("computed:N").scale(domain=names), tooltip=tips
+    )
+    title = f"Index is learnt where no two places fall together on the circle (rank correlation {rank:.2f})"
+    return (line + spacing).properties(
+        title=alt.Title(title, subtitle=f"{length} tokens, {planes_words(planes)}; even spacing is the best there is"),
+        description=f"Line chart by frequency ID. {title}.",
+        height=280,
+    )
+
+
+def plane_in_training(query: Tensor, key: Tensor, ids: list[int], steps: list[int], symbols: int) -> alt.Chart:
+    """Return the plane of heads that learn Index: queries and keys, with a slider through training.
+
+    Args:
+        query, key: (heads, steps, V, 2) contents; the first ``symbols`` tokens are keys, the rest queries.
+        ids: frequency IDs of the heads.
+        steps: the training steps.
+        symbols: number of symbols.
+
+    Raises:
+        InputError: shapes that do not fit.
+    """
+    if query.shape != key.shape or query.shape[:2] != (len(ids), len(steps)):
+        raise InputError(
+            f"query {tuple(query.shape)}, key {tuple(key.shape)}: expected ({len(ids)}, {len(steps)}, V, 2) for both"
+        )
+    rows = []
+    for head, frequency_id in enumerate(ids):
+        for point, step in enumerate(steps):
+            for side, table in (("key", key[head, point, :symbols]), ("query", query[head, point, symbols:])):
+                scale = float(table.norm(dim=-1).max()) or 1.0
+                for number, (x, y) in enumerate((table / scale).tolist()):
+                    label = f"distance {number + 1}" if side == "query" else f"symbol {number + 1}"
+                    rows.append((angle_name(frequency_id), point, step, side, label, x, y))
+    found = pd.DataFrame(rows, columns=["head", "point", "step", "side", "token", "x", "y"])
+    slider = alt.param(
+        name="point", value=len(steps) - 1, bind=alt.binding_range(min=0, max=len(steps) - 1, step=1, name="Through training ")
+    )
+    pick = menu("angle", [angle_name(i) for i in ids], "Frequency ID")
+    chart = alt.Chart(found).transform_filter("datum.point == point && datum.head == angle")
+    axis = alt.Axis(labels=False, ticks=False, title=None, grid=True)
+    scale = alt.Scale(domain=[-1.05, 1.05])
+    return (
+        chart.mark_point(filled=True, opacity=0.8)
+        .encode(
+            x=alt.X("x:Q", axis=axis, scale=scale),
+            y=alt.Y("y:Q", axis=axis, scale=scale),
+            color=alt.Color("side:N", title=None).scale(domain=["query", "key"], range=[CATEGORIES[0], CATEGORIES[1]]),
+            shape=alt.Shape("side:N", title=None).scale(domain=["query", "key"], range=["circle", "triangle-up"]),
+            tooltip=["token:N", "step:Q"],
+        )
+        .add_params(slider, pick)
+        .properties(
+            title=alt.Title(
+                "Learning Index: keys gather in one direction, queries spread round the circle",
+                subtitle="Contents before rotation, longest query and longest key at 1; first seed",
+            ),
+            description="Scatter plot of a head's plane with a slider through training: keys of the symbols and queries "
+            "of the index tokens.",
+            width=360,
+            height=360,
+        )
+    )
