@@ -13,12 +13,12 @@ import pandas as pd
 from ..errors import InputError, ResultsError
 from ..published import papers
 from ..results import Study, load_or_run
-from . import heads, learning, tasks
+from . import canonical, heads, learning, tasks
 from .claim import VERDICTS, Claim, Measurement
 
 __all__ = ["CLAIMS", "VERDICTS", "Claim", "Measurement", "Table", "finding", "ledger", "summary", "what_holds"]
 
-CLAIMS: tuple[Claim, ...] = (*heads.CLAIMS, *tasks.CLAIMS, *learning.CLAIMS)
+CLAIMS: tuple[Claim, ...] = (*heads.CLAIMS, *canonical.CLAIMS, *tasks.CLAIMS, *learning.CLAIMS)
 COLUMNS = ["claim", "paper", "where", "measured", "interval", "paper_value", "verdict", "chapter"]
 SYMBOLS = dict(zip(VERDICTS, "●◐○–", strict=True))
 
