@@ -1,0 +1,141 @@
+"""Charts say what their tables say: titles, values and order of angles."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from possym.errors import InputError
+from possym.experiments.canonical import TASKS
+from possym.margins import smallest_turn
+from possym.plots import canonical as charts
+
+from ..claims_canonical_study import IDS, study
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return study().tables
+
+
+def data_of(chart):
+    """All rows that a chart draws, from the data sets of its specification."""
+    sets = chart.to_dict()["datasets"].values()
+    return [row for rows in sets for row in rows]
+
+
+def title_of(chart):
+    title = chart.to_dict()["title"]
+    return title if isinstance(title, str) else title["text"]
+
+
+def x_order(chart):
+    spec = chart.to_dict()
+    layer = spec.get("spec", spec)
+    return layer["layer"][0]["encoding"]["x"]["sort"]
+
+
+def test_accuracy_by_angle_names_what_is_learnt_and_runs_from_fast_to_nope(tables):
+    chart = charts.accuracy_by_angle(tables["accuracy"])
+    assert "index 1 to 7; retrieval 10 to NoPE; partial-induction none" in title_of(chart)
+    assert x_order(chart) == [*[str(i) for i in IDS if i], "NoPE"]
+    rows = [r for r in data_of(chart) if (r["task"], r["first_id"], r["planes"]) == ("index", 3, 16)]
+    assert [r["mean"] for r in rows] == pytest.approx([0.95])
+    assert rows[0]["low"] < 0.95 < rows[0]["high"]
+
+
+def test_accuracy_by_place_opens_at_a_bent_angle_and_counts_shapes(tables):
+    chart = charts.accuracy_by_place(tables["by_place"], "index", 16)
+    assert "U at 3, inverse U at 0 of the 3 mismatched angles" in title_of(chart)
+    (rank,) = [p["value"] for p in chart.to_dict()["params"] if p["name"] == "rank"]
+    assert [*[str(i) for i in IDS if i], "NoPE"][rank] in {"8", "9", "10"}
+    words = [r["words"] for r in data_of(chart) if "words" in r]
+    assert len(words) == len(IDS) and any(w.startswith("ID 8: U, bend +0.20") for w in words)
+
+
+def test_bend_by_angle_marks_the_mismatched(tables):
+    rows = data_of(charts.bend_by_angle(tables["by_place"], 16))
+    marked = {(r["task"], r["first_id"], r["shape"]) for r in rows if r["mismatched"]}
+    expected = {("index", i, "U") for i in (8, 9, 10)} | {("retrieval", i, "inverse U") for i in (7, 8, 9)}
+    assert marked == expected
+
+
+def test_scores_by_angle_shows_one_temperature(tables):
+    rows = data_of(charts.scores_by_angle(tables["scores"], 16, 0.1))
+    assert len(rows) == len(IDS) * len(TASKS) * 2
+    assert {r["mean"] for r in rows if r["task"] == "index" and r["kind"] == "positional"} == {0.97}
+
+
+def test_pairs_are_symmetric_and_the_best_is_named(tables):
+    chart = charts.angle_pairs(tables["accuracy"], 16)
+    assert "best with NoPE and 7, 97%" in title_of(chart)
+    values = {(r["head"], r["other"]): r["mean"] for r in data_of(chart)}
+    assert values["NoPE", "7"] == values["7", "NoPE"] == pytest.approx(0.97)
+    assert len(values) == 25
+
+
+def more(piece, **columns):
+    base = {"piece": piece, "task": "index", "length": 32, "maps": "learnt", "first_id": 1, "second_id": -1, "planes": 16}
+    rows = pd.DataFrame(columns)
+    return rows.assign(**{k: v for k, v in base.items() if k not in rows})
+
+
+def test_swapped_angles_separate_own_from_other():
+    pairs = [(a, b) for a in (1, 9, 0) for b in (1, 9, 0)]
+    table = more(
+        "one-angle",
+        first_id=[a for a, _ in pairs] * 2,
+        test_id=[b for _, b in pairs] * 2,
+        seed=[0] * 9 + [1] * 9,
+        accuracy=[0.9 if a == b else 0.2 for a, b in pairs] * 2,
+    )
+    chart = charts.swapped_angles(table, "index", 16)
+    assert title_of(chart) == "Index: 90% on average with the trained angle, 20% with another"
+
+
+def test_planes_and_borders_keep_their_groups_apart():
+    planes = more(
+        "planes", planes=[1, 1, 8, 8], seed=[0, 1, 0, 1], step=[9] * 4, accuracy=[0.3, 0.5, 0.8, 1.0], task=["retrieval"] * 4
+    )
+    assert "best 40% with one plane, 90% with 8 planes" in title_of(charts.accuracy_by_planes(planes, "retrieval"))
+    both = pd.concat(
+        [
+            more("one-angle", first_id=[1, 1, 2, 2], seed=[0, 1, 0, 1], step=[9] * 4, accuracy=[0.4] * 4),
+            more("long", first_id=[1, 1], length=[128, 128], seed=[0, 1], step=[9] * 2, accuracy=[0.1] * 2),
+        ]
+    )
+    rows = data_of(charts.borders(both, 16))
+    assert {(r["tokens"], r["first_id"], round(r["mean"], 6)) for r in rows} == {("32 tokens", 1, 0.4), ("128 tokens", 1, 0.1)}
+
+
+def test_accuracy_over_training_names_the_first_step(tables):
+    assert title_of(charts.accuracy_over_training(tables["accuracy"], "index", 16)).endswith("by step 100")
+    assert "never at 90%" in title_of(charts.accuracy_over_training(tables["accuracy"], "partial-induction", 16))
+
+
+def test_spacing_is_the_share_of_even_spacing(tables):
+    rows = data_of(charts.index_and_spacing(tables["accuracy"], 16))
+    (row,) = [r for r in rows if r["first_id"] == 9]
+    assert row["spacing"] == pytest.approx(smallest_turn(0.1, 32) / (2 * np.pi / 31))
+    assert all(r["first_id"] for r in rows)
+
+
+def test_plane_scales_the_longest_to_one_and_keeps_sides_apart():
+    contents = torch.zeros(1, 2, 5, 2)
+    contents[0, 1] = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0], [0.0, 6.0], [0.0, 1.0]])
+    rows = data_of(charts.plane_in_training(contents, contents, [7], [0, 50], 2))
+    last = [(r["side"], r["token"], r["x"], r["y"]) for r in rows if r["step"] == 50]
+    assert last == [
+        ("key", "symbol 1", 0.5, 0.0),
+        ("key", "symbol 2", 0.0, 1.0),
+        ("query", "distance 1", 0.5, 0.0),
+        ("query", "distance 2", 0.0, 1.0),
+        ("query", "distance 3", 0.0, pytest.approx(1 / 6)),
+    ]
+    with pytest.raises(InputError, match=r"expected \(2, 2, V, 2\)"):
+        charts.plane_in_training(contents, contents, [7, 8], [0, 50], 2)
+
+
+@pytest.mark.parametrize("name", ["accuracy_by_planes", "accuracy_over_training"])
+def test_unknown_rows_are_refused(tables, name):
+    with pytest.raises(InputError, match="there are"):
+        getattr(charts, name)(tables["accuracy"], "counting", *([16] if "training" in name else []))
