@@ -98,8 +98,8 @@ def many_plane_induction(symbols: int, length: int) -> tuple[float, Tensor]:
 def induction_margin(planes: str, symbols: int, length: int) -> float:
     """Return the margin of `one_plane_induction` (``"one"``) or `many_plane_induction` (``"many"``).
 
-    Two gaps decide it: that of the nearest two matches, and that of the farthest match and the other symbol that
-    comes closest.
+    The nearest match against the next nearest is the closest race: the farthest match is still well above every
+    other symbol.
 
     Raises:
         InputError: unknown ``planes``, or numbers out of range.
@@ -110,15 +110,11 @@ def induction_margin(planes: str, symbols: int, length: int) -> float:
     if planes == "one":
         angle, query, key = one_plane_induction(symbols, length)
         phase = float(query[0] - key[0])
-        other = math.cos(2 * math.pi / symbols - phase - (length - 1) * angle)
     elif planes == "many":
         angle, phase = many_plane_induction(symbols, length)
-        other = 0.0
     else:
         raise InputError(f"planes = {planes!r}: give 'one' or 'many'")
-    farthest = length - 1
-    recency = math.cos(angle + phase) - math.cos(2 * angle + phase)
-    return min(recency, math.cos(farthest * angle + phase) - other)
+    return math.cos(angle + phase) - math.cos(2 * angle + phase)
 
 
 def induction_logits(planes: str, symbols: int, length: int) -> tuple[float, Tensor]:

@@ -72,6 +72,9 @@ def test_measures_match_plain_loops(name):
     test = Sequences(piece, config, "held-out", 64, CPU)
     found = canonical.measure(model, test, config)
     swapped = canonical.swap_angles(model, test, config)
+    attention = model.attention(test.tokens[:, :2].long())
+    entropy = -(attention * attention.log()).sum(-1).mean(1)
+    torch.testing.assert_close(found["entropy"], entropy, atol=1e-5, rtol=1e-4)
     task = canonical.make_task(name, 6)
     first, _ = canonical.answer_tokens(task)
     for member, recipe in enumerate(model.recipes):
