@@ -1,48 +1,61 @@
 """Positional and symbolic heads of a real language model, and how much their scores owe to the way of scoring.
 
 One model reads three kinds of prompt: bindings of names to attributes (statements are the blocks that change
-places), repeated random tokens, and natural text that ships with Python. The query is the last token.
+places), repeated random tokens, and natural text that ships with Python. The query is the last token. The binding task
+with ``reference`` pairs is the one on which the ways of scoring are varied; that with the fewest, which a small model
+may solve, shows what an edited model can still do.
 
 Tables of the study (scores are positional and symbolic; prompts, layers and heads count from 0):
 - ``prompts``: task, prompt, tokens, predicted, correct; predicted is a token id, correct NA for natural text
 - ``heads``: task, blocks, prompt, layer, head, positional, symbolic, entropy (nats), variance, bound
 - ``frequencies``: task, blocks, layer, head, frequency_id, angle, and mean and ``_sd`` over prompts of positional,
   symbolic, logit_norm
-- ``sensitivity``: choice, value, layer, head, positional, symbolic: means over the first prompts of the first
-  binding task, one choice changed at a time. ``choice`` "logits" holds A/(A + B) as symbolic and B/(A + B) as
+- ``sensitivity``: choice, value, layer, head, positional, symbolic: means over the first prompts of the reference
+  task, one choice changed at a time. ``choice`` "logits" holds A/(A + B) as symbolic and B/(A + B) as
   positional
 - ``examples``: kind, layer, head, place, content, before, after: attention by statement on one prompt, before and
   after one permutation that puts statement ``content`` at ``place``
 - ``planes``: kind, layer, head, frequency_id, role, place, token, x, y: queries and keys, before rotation, of two
   heads in the planes with the largest logits, on that prompt
+- ``known``: layer, head, previous_token, induction: see `possym.known_heads`
+- ``knob``: heads, band, draw, how, frequencies, and what became of the model with those RoPE frequencies of those heads
+  edited (see `possym.surgery`): text_loss, repeat_loss (nats a token), repeat_accuracy, binding_accuracy,
+  binding_log_probability, and the attention that the known heads are known by, previous_token and induction. The band
+  "none" is the model as it is
 - ``coverage``: see `possym.capture.Capture`
 
 Source: 2511.11579, section 4.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import pandas as pd
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from ..capture import Capture, LayerInputs
+from ..capture import Call, Capture, LayerInputs
 from ..errors import ConfigError
+from ..known_heads import attention, known_heads, repeated_tokens
 from ..models import hub, random_llama
 from ..profiling import profile
 from ..results import ExperimentConfig, Study, atomic_write, checkpoint_folder
 from ..rope import pairs, turn
 from ..sensitivity import block_logits, block_scores, logit_share, permutation_scores, rest_logits, subset_scores
+from ..surgery import choose_heads, edited, edited_frequencies
 from ..tasks.binding import Binding, BindingTask
-from ..tasks.text import repeated_tokens, text_hash, text_tokens
+from ..tasks.text import text_hash, text_tokens
 
 NAME = "real_models"
 RANDOM = "random-llama"
 HEAD_KEYS = ["layer", "head"]
 SCORES = ["positional", "symbolic"]
+REPEATED, TEXT = "repeated tokens", "natural text"
+WAYS = ("silence", "unrotate")
+ABILITIES = ("text_loss", "repeat_loss", "repeat_accuracy", "binding_accuracy", "binding_log_probability")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +69,14 @@ class Config(ExperimentConfig):
         ConfigError: sizes that do not fit.
 
     >>> Config.preset_named("paper").pairs
-    (64, 256)
+    (8, 64, 256)
     """
 
     model: str = hub.DEFAULT
     dtype: str = "auto"
-    pairs: tuple[int, ...] = (64, 256)
-    prompts: tuple[int, ...] = (32, 16)
+    pairs: tuple[int, ...] = (8, 64, 256)
+    prompts: tuple[int, ...] = (64, 32, 16)
+    reference: int = 64
     other_prompts: int = 16
     text_length: int = 256
     repeated_length: int = 64
@@ -72,11 +86,15 @@ class Config(ExperimentConfig):
     sensitivity_prompts: int = 8
     permutations: int = 100
     query_places: int = 48
+    band: int = 8
+    band_draws: int = 8
+    known_heads: int = 10
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {
             "model": RANDOM,
             "pairs": (8, 16),
+            "reference": 8,
             "prompts": (4, 3),
             "other_prompts": 3,
             "text_length": 32,
@@ -85,6 +103,9 @@ class Config(ExperimentConfig):
             "sensitivity_prompts": 2,
             "permutations": 10,
             "query_places": 6,
+            "band": 1,
+            "band_draws": 2,
+            "known_heads": 3,
         },
         "paper": {},
     }
@@ -98,9 +119,14 @@ class Config(ExperimentConfig):
             raise ConfigError(f"pairs = {self.pairs}: give ascending numbers from 8")
         if len(self.prompts) != len(self.pairs):
             raise ConfigError(f"prompts = {self.prompts}: give one number for each of pairs = {self.pairs}")
-        for name in ("other_prompts", "sensitivity_prompts", "permutations", "query_places", *self.prompts):
-            if (name if isinstance(name, int) else getattr(self, name)) < 1:
-                raise ConfigError(f"{name if isinstance(name, str) else 'prompts'}: give whole numbers from 1")
+        if self.reference not in self.pairs:
+            raise ConfigError(f"reference = {self.reference}: give one of pairs = {self.pairs}")
+        counts = ("other_prompts", "sensitivity_prompts", "permutations", "query_places", "band", "known_heads")
+        for name, value in {"prompts": min(self.prompts), **{name: getattr(self, name) for name in counts}}.items():
+            if value < 1:
+                raise ConfigError(f"{name} = {value}: give whole numbers from 1")
+        if self.band_draws < 2:
+            raise ConfigError(f"band_draws = {self.band_draws}: give a whole number from 2")
         for name in ("text_length", "repeated_length"):
             if getattr(self, name) < 4:
                 raise ConfigError(f"{name} = {getattr(self, name)}: give a whole number from 4")
@@ -119,21 +145,36 @@ class Task(NamedTuple):
 
 
 def run(config: Config) -> Study:
-    """Profile the model, then vary the way of scoring; an interrupted run goes on after the last whole stage."""
+    """Profile the model, vary the way of scoring, edit frequencies; a run goes on after its last whole stage."""
     folder = checkpoint_folder(NAME, config)
     model, tokenizer = load(config, folder / "model")
-    tasks, binding = draw(config, tokenizer)
+    tasks, binding = draw(config, model, tokenizer)
     tables = {}
     names = ("heads", "frequencies", "prompts", "coverage")
     tables |= staged(folder, names, lambda: profiles(config, model, tasks))
-    heads = tables["heads"]
-    chosen = choose(heads[heads["task"] == next(iter(tasks))])
-    strongest = strongest_planes(tables["frequencies"], chosen, next(iter(tasks)))
+    heads, frequencies = of_reference(tables["heads"], config), of_reference(tables["frequencies"], config)
+    chosen = choose(heads)
+    strongest = strongest_planes(frequencies, chosen)
     tables |= staged(folder, ("sensitivity",), lambda: {"sensitivity": sensitivity(config, model, binding)})
     tables |= staged(
         folder, ("examples", "planes"), lambda: examples(config, model, tokenizer, binding, chosen, strongest)
     )
+    tables |= staged(folder, ("known", "knob"), lambda: knob(config, model, tasks, frequencies))
     return Study(tables, {}, {"text": text_hash(), "accuracy": accuracy(tables["prompts"])})
+
+
+def binding_name(pairs: int) -> str:
+    """Return a binding task's name.
+
+    >>> binding_name(64)
+    'binding, 64 pairs'
+    """
+    return f"binding, {pairs} pairs"
+
+
+def of_reference(table: pd.DataFrame, config: Config) -> pd.DataFrame:
+    """Return the rows of the reference task with statements as blocks."""
+    return table[(table["task"] == binding_name(config.reference)) & (table["blocks"] == "statements")]
 
 
 def load(config: Config, folder: Path) -> hub.Loaded:
@@ -144,21 +185,22 @@ def load(config: Config, folder: Path) -> hub.Loaded:
     return hub.load(name, device=config.device, dtype=config.dtype)
 
 
-def draw(config: Config, tokenizer: Any) -> tuple[dict[str, Task], Binding]:
-    """Return the tasks by name, and the prompts of the first binding task."""
+def draw(config: Config, model: Any, tokenizer: Any) -> tuple[dict[str, Task], Binding]:
+    """Return the tasks by name, and the prompts of the reference task."""
     generator = torch.Generator().manual_seed(config.seed)
-    tasks, first = {}, None
+    tasks, reference = {}, None
     for count, prompts in zip(config.pairs, config.prompts, strict=True):
         batch = BindingTask(tokenizer, count).sample(prompts, generator=generator)
         cuts = {"statements": batch.blocks, "tokens": "tokens"}
-        tasks[f"binding, {count} pairs"] = Task(batch.tokens, cuts, batch.answer)
-        first = first or batch
-    again = repeated_tokens(tokenizer, config.other_prompts, config.repeated_length, generator=generator)
+        tasks[binding_name(count)] = Task(batch.tokens, cuts, batch.answer)
+        reference = batch if count == config.reference else reference
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    twice = repeated_tokens(config.other_prompts, config.repeated_length, vocabulary, generator)
     # The last token is left out: it is the answer, seen once before.
-    tasks["repeated tokens"] = Task(again[:, :-1], {"tokens": "tokens"}, again[:, -1])
+    tasks[REPEATED] = Task(twice[:, :-1], {"tokens": "tokens"}, twice[:, -1])
     text = text_tokens(tokenizer, config.other_prompts, config.text_length)
-    tasks["natural text"] = Task(text, {"tokens": "tokens"}, None)
-    return tasks, first
+    tasks[TEXT] = Task(text, {"tokens": "tokens"}, None)
+    return tasks, reference
 
 
 def staged(
@@ -220,16 +262,15 @@ def accuracy(prompts: pd.DataFrame) -> dict[str, float]:
 
 
 def choose(heads: pd.DataFrame) -> dict[str, tuple[int, int]]:
-    """Return the most positional, the most symbolic and the most uniform head (both scores high), of block scores."""
-    rows = heads[heads["blocks"] == "statements"].groupby(HEAD_KEYS)[SCORES].mean()
+    """Return the most positional, the most symbolic and the most uniform head (both scores high)."""
+    rows = heads.groupby(HEAD_KEYS)[SCORES].mean()
     lead = rows["positional"] - rows["symbolic"]
     return {"positional": lead.idxmax(), "symbolic": lead.idxmin(), "uniform": rows.min(axis=1).idxmax()}
 
 
-def strongest_planes(frequencies: pd.DataFrame, chosen: dict[str, tuple[int, int]], task: str, count: int = 3) -> dict:
+def strongest_planes(frequencies: pd.DataFrame, chosen: dict[str, tuple[int, int]], count: int = 3) -> dict:
     """Return, for the positional and the symbolic head, the IDs of the planes with the largest logits."""
-    rows = frequencies[(frequencies["task"] == task) & (frequencies["blocks"] == "statements")]
-    rows = rows.set_index(HEAD_KEYS)
+    rows = frequencies.set_index(HEAD_KEYS)
     return {
         kind: rows.loc[[chosen[kind]]].nlargest(count, "logit_norm")["frequency_id"].tolist()
         for kind in ("positional", "symbolic")
@@ -361,3 +402,100 @@ def query_content(inputs: LayerInputs) -> Tensor:
     cos, sin = (table[inputs.query_place] for table in (inputs.cos, inputs.sin))
     square = cos.square() + sin.square()
     return turn(inputs.query, cos / square, -sin / square, "half")
+
+
+def bands(config: Config, frequencies: pd.DataFrame) -> list[tuple[str, int, list[int]]]:
+    """Return (name, draw, frequency IDs) of what is edited: by score, by speed, and random ones of the same size.
+
+    Which frequencies score symbolic or positional is the mean over all heads of symbolic less positional.
+    """
+    lead = (frequencies["symbolic"] - frequencies["positional"]).groupby(frequencies["frequency_id"]).mean()
+    size = min(config.band, len(lead) - 1)
+    generator = torch.Generator().manual_seed(config.seed)
+    found = [("symbolic", 0, lead.nlargest(size)), ("positional", 0, lead.nsmallest(size))]
+    for start in range(0, len(lead) - size + 1, size):
+        found.append((f"IDs {start + 1} to {start + size}", 0, lead.iloc[start : start + size]))
+    for number in range(config.band_draws):
+        found.append(("random", number, lead.iloc[torch.randperm(len(lead), generator=generator)[:size].tolist()]))
+    return [(name, number, sorted(int(k) for k in rows.index)) for name, number, rows in found]
+
+
+def knob(config: Config, model: Any, tasks: dict[str, Task], frequencies: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the known heads, and what the model can do with bands of frequencies edited."""
+    twice = torch.cat([tasks[REPEATED].tokens, tasks[REPEATED].answers[:, None]], 1)
+    known = known_heads(model, twice)
+    top = {name: known.nlargest(config.known_heads, name) for name in ("previous_token", "induction")}
+    sets = {"all": None}
+    for name, rows in top.items():
+        sets[f"{name.replace('_', '-')} heads"] = rows.groupby("layer")["head"].apply(list).to_dict()
+    rows = [("all", "none", 0, "none", "", *abilities(model, tasks, twice), *known_attention(model, twice, top))]
+    todo = [
+        (name, heads, *band, how)
+        for name, heads in sets.items()
+        for band in bands(config, frequencies)
+        if heads is None or not band[0].startswith("IDs")
+        for how in WAYS
+    ]
+    for name, heads, band, number, ids, how in tqdm(todo, desc="frequency knob", unit="edit"):
+        with edited_frequencies(model, ids, heads=heads, how=how):
+            able = abilities(model, tasks, twice)
+        seen = known_attention(model, twice, top, (heads, ids, how))
+        rows.append((name, band, number, how, " ".join(map(str, ids)), *able, *seen))
+    columns = ["heads", "band", "draw", "how", "frequencies", *ABILITIES, "previous_token", "induction"]
+    return {"known": shrunk(known), "knob": shrunk(pd.DataFrame(rows, columns=columns))}
+
+
+def abilities(model: Any, tasks: dict[str, Task], twice: Tensor) -> tuple[float, ...]:
+    """Return the numbers named in ``ABILITIES``: loss on text, on the second saying of tokens, answers to bindings."""
+    text, _ = next_token(model, tasks[TEXT].tokens)
+    half = twice.shape[1] // 2
+    losses, right = next_token(model, twice)
+    binding = next(task for name, task in tasks.items() if name.startswith("binding"))
+    answers, answered = next_token(model, torch.cat([binding.tokens, binding.answers[:, None]], 1))
+    return (
+        text.mean().item(),
+        losses[:, half:].mean().item(),
+        right[:, half:].double().mean().item(),
+        answered[:, -1].double().mean().item(),
+        -answers[:, -1].mean().item(),
+    )
+
+
+def next_token(model: Any, tokens: Tensor, at_once: int = 4096) -> tuple[Tensor, Tensor]:
+    """Return the loss (n, T − 1) of every next token, in nats, and whether it was the model's first choice."""
+    losses, right = [], []
+    for some in tokens.split(max(1, at_once // tokens.shape[1])):
+        some = some.to(model.get_input_embeddings().weight.device)
+        with torch.no_grad():
+            logits = model(some, use_cache=False).logits[:, :-1].float()
+        losses.append(torch.nn.functional.cross_entropy(logits.mT, some[:, 1:], reduction="none").cpu())
+        right.append((logits.argmax(-1) == some[:, 1:]).cpu())
+    return torch.cat(losses), torch.cat(right)
+
+
+def known_attention(
+    model: Any, twice: Tensor, top: dict[str, pd.DataFrame], edit: tuple | None = None
+) -> tuple[float, float]:
+    """Return the mean attention of the known heads to the place before and to the place after the first saying.
+
+    ``edit`` is (heads, frequency IDs, way), as `possym.surgery.edited_frequencies` takes them.
+    """
+    capture, half = Capture(model), twice.shape[1] // 2
+    chosen = {} if edit is None else choose_heads(edit[0], capture.layers)
+    wanted = {name: set(zip(rows["layer"], rows["head"], strict=True)) for name, rows in top.items()}
+    sums = dict.fromkeys(wanted, 0.0)
+
+    def on_call(call: Call) -> tuple[Tensor, Tensor] | None:
+        changed = None
+        if call.layer in chosen:
+            changed = edited(call, capture.layers[call.layer], chosen[call.layer], *edit[1:])
+        weights = attention(call if changed is None else replace(call, query=changed[0], key=changed[1]))
+        ends = torch.arange(1, 2 * half, device=weights.device), torch.arange(half, 2 * half, device=weights.device)
+        aims = {"previous_token": (ends[0], ends[0] - 1), "induction": (ends[1], ends[1] - half + 1)}
+        for name, (queries, keys) in aims.items():
+            for head in (head for layer, head in wanted[name] if layer == call.layer):
+                sums[name] += weights[:, head, queries, keys].mean().item() / len(wanted[name])
+        return changed
+
+    capture.forward(twice.to(capture.device), on_call, twice.shape[1] - 1)
+    return sums["previous_token"], sums["induction"]
