@@ -56,7 +56,7 @@ class Config(ExperimentConfig):
     width: int = 64
     deviation: float = 0.1
     fixed_deviation: float = 1.0
-    steps: int = 10000
+    steps: int = 8000
     batch: int = 256
     learning_rate: float = 3e-3
     fixed_learning_rate: float = 1e-2

@@ -1,0 +1,46 @@
+"""A small Llama of random weights with a word tokenizer, written to a folder that `possym.models.hub` can load.
+
+It knows nothing, but it goes through every step that a trained model goes through, in a second and without a network.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+from ..tasks.binding import ATTRIBUTES, INTRODUCTION, NAMES, QUESTION, STATEMENT
+from ..tasks.text import natural_text
+
+WORDS = 400
+SIZES = dict(
+    hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+    max_position_embeddings=2048, initializer_range=0.3,
+)  # fmt: skip
+
+
+def save(folder: Path, seed: int = 0) -> Path:
+    """Write the model and its tokenizer into ``folder`` and return it; the same seed gives the same weights.
+
+    >>> import tempfile
+    >>> from possym.models import hub
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model, tokenizer = hub.load(str(save(Path(folder))), device="cpu")
+    >>> tokenizer.convert_ids_to_tokens(tokenizer(" Alice likes red.")["input_ids"])
+    ['Alice', 'likes', 'red', '.']
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    split = pre_tokenizers.Whitespace()
+    frame = split.pre_tokenize_str(INTRODUCTION + STATEMENT + QUESTION)
+    counts = Counter(word for word, _ in split.pre_tokenize_str("\n".join(natural_text().values())))
+    common = [word for word, _ in counts.most_common(WORDS)]
+    words = dict.fromkeys(["<unknown>", *(word for word, _ in frame), *NAMES, *ATTRIBUTES, *common])
+    core = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unknown>"))
+    core.pre_tokenizer = split
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=len(words), bos_token_id=None, eos_token_id=None, **SIZES))
+    model.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unknown>").save_pretrained(folder)
+    return folder

@@ -1,0 +1,55 @@
+"""Natural text that needs no download: the language reference that ships with Python, English with code in it.
+
+It is the standard library's ``pydoc_data.topics`` and differs a little between versions of Python, so a study states
+its hash.
+"""
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .batch import check_count
+
+
+def natural_text() -> dict[str, str]:
+    """Return the topics of Python's own reference, the longest first.
+
+    >>> "Python" in next(iter(natural_text().values()))
+    True
+    """
+    from pydoc_data.topics import topics
+
+    return {name: topics[name] for name in sorted(topics, key=lambda name: (-len(topics[name]), name))}
+
+
+def text_hash() -> str:
+    """Return 16 hexadecimal digits that name this Python's text.
+
+    >>> len(text_hash())
+    16
+    """
+    return hashlib.sha256("\n".join(natural_text().values()).encode()).hexdigest()[:16]
+
+
+def text_tokens(tokenizer: Any, count: int, length: int) -> Tensor:
+    """Return (count, length) token ids: the beginnings of the ``count`` longest topics.
+
+    Raises:
+        InputError: a topic is shorter than ``length`` tokens, or there are too few topics.
+
+    >>> from possym.models import hub
+    >>> text_tokens(hub.load().tokenizer, 2, 64).shape
+    torch.Size([2, 64])
+    """
+    check_count("count", count, 1)
+    check_count("length", length, 2)
+    texts = list(natural_text().values())
+    if count > len(texts):
+        raise InputError(f"count = {count}: this Python ships {len(texts)} topics")
+    rows = [tokenizer(text[: 12 * length])["input_ids"][:length] for text in texts[:count]]
+    if short := [len(row) for row in rows if len(row) < length]:
+        raise InputError(f"length = {length}: one of the {count} longest topics has only {min(short)} tokens")
+    return torch.tensor(rows)
