@@ -131,7 +131,7 @@ class LayerInputs:
             return self.capped(self.replayed[:, heads, :-1, :-1])
         query = self.query[:, heads] * self.scale
         group = torch.arange(self.heads, device=self.keys.device)[heads] // (self.heads // self.keys.shape[1])
-        keys = self.keys[:, group][:, :, self.moved]
+        keys = self.keys[:, :, self.moved][:, group]
         turned = turn(query.unsqueeze(-2), self.cos[self.moved], -self.sin[self.moved], "half")
         if per_plane is None:
             return self.capped(keys @ turned.mT)

@@ -332,14 +332,14 @@ class Rows:
         seen = None if spans is None else seen_blocks(spans, inputs.moved)
         enough = count >= 2 and (seen is None or len(seen) >= 2)
         options = dict(blocks=seen, temperature=self.temperature)
-        budget = (2**26 if inputs.keys.is_cuda else 2**18) // (len(prompts) * count**2 or 1)
+        budget = (2**26 if inputs.keys.is_cuda else 2**19 * torch.get_num_threads()) // (len(prompts) * count**2 or 1)
         names = ("positional", "symbolic", "entropy", "variance", "bound")
         try:
-            parts = []
+            parts, extra = [], inputs.extra_logits()
             for start in range(0, inputs.heads if enough else 0, max(1, budget)):
                 some = slice(start, start + max(1, budget))
                 relocated = inputs.relocated_logits(some)
-                scores = swap_scores(relocated, extra_logits=inputs.extra_logits(some), **options)
+                scores = swap_scores(relocated, extra_logits=extra[:, some], **options)
                 found = exclusion(relocated)
                 parts.append(torch.stack([*scores, found.variance, found.bound], -1))
                 del relocated

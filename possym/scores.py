@@ -214,7 +214,7 @@ def token_swaps(relocated: Tensor, attention: Tensor, temperature: float) -> tup
     logits = relocated.diagonal(dim1=-2, dim2=-1)
     larger = ((attention - attention.amax(-1, keepdim=True)) / temperature).exp()
     smaller = ((attention.amin(-1, keepdim=True) - attention) / temperature).exp()
-    rows = max(1, (2**24 if relocated.is_cuda else 2**15) * count // relocated.numel())
+    rows = max(1, (2**24 if relocated.is_cuda else 2**16 * torch.get_num_threads()) * count // relocated.numel())
     score = fused_band() if relocated.is_cuda and count >= 512 and has_triton() else band_of_swaps
     totals = 0
     for start in range(0, count - 1, rows):
