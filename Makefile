@@ -41,7 +41,7 @@ smoke: $(READY) ## run every chapter at its small preset, computed anew
 
 test: $(READY) ## run all tests, the book's own included
 	@echo "Testing"
-	@python -m pytest -q $(TESTS)
+	@OMP_NUM_THREADS=1 python -m pytest -q --numprocesses auto --dist loadfile $(TESTS)
 
 lab: $(READY) ## open JupyterLab on the chapters
 	@echo "Opening JupyterLab (stop it with Ctrl-C)"
