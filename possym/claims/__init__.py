@@ -13,7 +13,7 @@ import pandas as pd
 from ..errors import InputError, ResultsError
 from ..published import papers
 from ..results import Study, load_or_run
-from . import canonical, heads, learning, tasks, theory
+from . import canonical, heads, learning, real, tasks, theory
 from .claim import VERDICTS, Claim, Measurement
 
 __all__ = ["CLAIMS", "VERDICTS", "Claim", "Measurement", "Table", "finding", "ledger", "summary", "what_holds"]
@@ -24,6 +24,7 @@ CLAIMS: tuple[Claim, ...] = (
     *canonical.CLAIMS,
     *tasks.CLAIMS,
     *learning.CLAIMS,
+    *real.CLAIMS,
 )
 COLUMNS = ["claim", "paper", "where", "measured", "interval", "paper_value", "verdict", "chapter"]
 SYMBOLS = dict(zip(VERDICTS, "●◐○–", strict=True))
