@@ -242,6 +242,14 @@ def test_knob_measures_an_edited_model(study, made):
     assert row.binding_log_probability == pytest.approx(
         answer.gather(1, binding.answers[:, None]).mean().item(), abs=1e-4
     )
+    twice = torch.cat([tasks["repeated tokens"].tokens, tasks["repeated tokens"].answers[:, None]], 1)
+    half = twice.shape[1] // 2
+    with torch.no_grad(), edited_frequencies(model, [2]):
+        logits = model(twice, use_cache=False).logits[:, half:-1]
+    again = twice[:, half + 1 :]
+    losses = -logits.log_softmax(-1).gather(2, again[..., None])
+    assert row.repeat_loss == pytest.approx(losses.mean().item(), abs=1e-4)
+    assert row.repeat_accuracy == pytest.approx((logits.argmax(-1) == again).double().mean().item(), abs=1e-6)
     plain = knob[knob.band == "none"].iloc[0]
     with torch.no_grad():
         assert plain.text_loss == pytest.approx(model(text, labels=text).loss.item(), abs=1e-4)
@@ -255,11 +263,11 @@ def test_an_interrupted_run_goes_on_after_its_last_stage(study, tmp_path, monkey
     monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path))
 
     def broken(*_):
-        raise KeyboardInterrupt
+        raise RuntimeError("cut off")
 
     real = real_models.knob
     monkeypatch.setattr(real_models, "knob", broken)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(RuntimeError, match="cut off"):
         results.load_or_run(real_models, config(), "always")
     monkeypatch.setattr(real_models, "knob", real)
     monkeypatch.setattr(real_models, "profiles", broken)
