@@ -1,5 +1,6 @@
 """What the tables of `possym.experiments.real_models` say of heads, frequencies, ways of scoring, and edits."""
 
+import numpy as np
 import pandas as pd
 
 from .errors import InputError
@@ -88,6 +89,19 @@ def thirds(frequencies: pd.DataFrame, task: str, blocks: str) -> dict[str, pd.Se
     cut = pd.qcut(rows["frequency_id"], 3, labels=["fast", "middle", "slow"])
     found = {name: part[["positional", "symbolic"]].median() for name, part in rows.groupby(cut, observed=True)}
     return {"fastest": rows.loc[rows["frequency_id"] == 1, ["positional", "symbolic"]].median(), **found}
+
+
+def gathered(planes: pd.DataFrame) -> pd.DataFrame:
+    """Return the resultant length of the directions of queries and of keys in each plane; 1 is one direction.
+
+    >>> points = pd.DataFrame({"kind": "a", "frequency_id": 1, "role": ["key", "key", "query", "query"],
+    ...                        "x": [1, 2, 1, -1], "y": [0, 0, 0, 0]})
+    >>> gathered(points).round(2).to_dict("records")
+    [{'key': 1.0, 'query': 0.0}]
+    """
+    direction = np.exp(1j * np.arctan2(planes["y"], planes["x"]))
+    keys = [planes["kind"], planes["frequency_id"], planes["role"]]
+    return pd.Series(direction, index=planes.index).groupby(keys).mean().abs().unstack("role").rename_axis(columns=None)
 
 
 def sensitivity_table(sensitivity: pd.DataFrame, width: str, temperature: str) -> pd.DataFrame:

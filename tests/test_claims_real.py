@@ -64,8 +64,10 @@ def test_a_study_as_published_makes_every_claim_hold(as_published):
 FLIPS = [
     ("real-trade", {"symbolic": -0.4, "noise": 0.16}, "holds in part"),
     ("real-trade", {"symbolic": 0.0}, "does not hold"),
-    ("real-early-positional", {"step": 0.05, "noise": 0.1}, "holds in part"),
+    ("real-early-positional", {"step": 0.08, "noise": 0.1}, "holds in part"),
     ("real-early-positional", {"step": -0.4}, "does not hold"),
+    ("real-late-symbolic", {"step": 0.08, "noise": 0.1}, "holds in part"),
+    ("real-late-symbolic", {"step": 0.08, "noise": 0.2}, "does not hold"),
     ("real-late-symbolic", {"symbolic": 1.0}, "does not hold"),
     ("real-slow-symbolic", {"slow": (0.95, 0.98)}, "holds in part"),
     ("real-slow-symbolic", {"slow": (0.98, 0.95)}, "does not hold"),

@@ -6,7 +6,7 @@ Tables are those of `possym.experiments.real_models` and `possym.language_heads`
 import altair as alt
 import pandas as pd
 
-from ..language_heads import MEASURES, frequency_pattern, knob_effects
+from ..language_heads import MEASURES, frequency_pattern, gathered, knob_effects
 from . import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC
 from .profile import number
 
@@ -52,7 +52,7 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
         base.transform_fold(list(SCORE_COLORS), as_=["score", "value"])
         .mark_line(point=True)
         .encode(
-            x=alt.X("frequency_id:Q", title=None),
+            x=alt.X("frequency_id:Q", title=None).axis(tickMinStep=1),
             y=alt.Y("value:Q", title="score").scale(domain=[0, 1]),
             color=score_color(),
             tooltip=["name:N", "frequency_id:Q", "score:N", number("value")],
@@ -62,7 +62,7 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
     norms = (
         base.mark_bar(color=NEUTRAL)
         .encode(
-            x=alt.X("frequency_id:Q", title=FREQUENCY),
+            x=alt.X("frequency_id:Q", title=FREQUENCY).axis(tickMinStep=1),
             y=alt.Y("logit_norm:Q", title="norm of logits"),
             tooltip=["name:N", "frequency_id:Q", number("logit_norm", ".2f")],
         )
@@ -98,8 +98,8 @@ def pack_profiles(frequencies: pd.DataFrame) -> pd.DataFrame:
 
 def all_profiles(frequencies: pd.DataFrame) -> alt.LayerChart:
     """Draw the scores by frequency of every head as small lines: layers down, heads across, fast to slow in each."""
-    packed = pack_profiles(frequencies)
     count = int(frequencies["frequency_id"].max())
+    packed = pack_profiles(frequencies[(frequencies["frequency_id"] - 1) % max(1, count // 16) == 0])
     heads, layers = int(packed["head"].max()) + 1, int(packed["layer"].max()) + 1
     lines = (
         alt.Chart(packed)
@@ -145,7 +145,7 @@ def scores_by_frequency(frequencies: pd.DataFrame, task: str, blocks: str) -> al
     tooltip = ["frequency_id:Q", number("angle", ".3g"), number("value"), number("low"), number("high")]
 
     def panel(data: pd.DataFrame, y: alt.Y, color, x: str | None, height: int) -> alt.LayerChart:
-        base = alt.Chart(data).encode(x=alt.X("frequency_id:Q", title=x), color=color)
+        base = alt.Chart(data).encode(x=alt.X("frequency_id:Q", title=x).axis(tickMinStep=1), color=color)
         band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q"), y2="high:Q")
         return (band + base.mark_line(point=True).encode(y=y, tooltip=tooltip)).properties(width=420, height=height)
 
@@ -171,7 +171,8 @@ def attention_under_permutation(examples: pd.DataFrame) -> alt.VConcatChart:
     Grey: before. Colour: after. A positional head's coloured line stays on the grey one.
     """
     panels, words = [], []
-    for kind, rows in examples.groupby("kind", sort=False):
+    for kind in ("positional", "symbolic", "uniform"):
+        rows = examples[examples["kind"] == kind]
         before = rows.set_index("place")["before"]
         moved = rows.assign(moved=[before[content] for content in rows["content"]])
         stays = moved["after"].corr(moved["before"])
@@ -186,10 +187,10 @@ def attention_under_permutation(examples: pd.DataFrame) -> alt.VConcatChart:
             alt.Chart(long)
             .mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=1.5)
             .encode(
-                x=alt.X("place:Q", title="place of the statement" if kind == "uniform" else None),
+                x=alt.X("place:Q", title="place of the statement").axis(tickMinStep=1),
                 y=alt.Y("attention:Q", title="attention"),
                 color=alt.Color("when:N", title=None).scale(domain=list(color), range=list(color.values())),
-                strokeDash=alt.StrokeDash("when:N", title=None, legend=None).scale(
+                strokeDash=alt.StrokeDash("when:N", title=None).scale(
                     domain=list(color), range=[[1, 0], [1, 0], [2, 3]]
                 ),
                 tooltip=["place:Q", "when:N", number("attention", ".4f")],
@@ -226,6 +227,8 @@ def queries_and_keys(planes: pd.DataFrame) -> alt.Chart:
     ]
     options = table["plane"].unique().tolist()
     shown = alt.param(name="plane", value=options[0], bind=alt.binding_select(options=options, name="Plane "))
+    directions = gathered(planes)
+    more = directions["key"] > directions["query"]
     roles = {"key": CATEGORIES[3], "query": CATEGORIES[2]}
     return (
         alt.Chart(table[["plane", "role", "place", "token", "x", "y"]])
@@ -243,8 +246,8 @@ def queries_and_keys(planes: pd.DataFrame) -> alt.Chart:
             width=340,
             height=340,
             title=alt.Title(
-                "Queries and keys in the strongest planes of two heads",
-                subtitle="Contents before rotation on one prompt; the longest of each role is at 1",
+                f"Keys gather in one direction more than queries in {more.sum()} of {len(more)} planes",
+                subtitle="Strongest planes of two heads, contents before rotation; the longest of each role is at 1",
             ),
             description="Scatter plot with a menu of planes: keys of all tokens of a prompt and queries at some of its "
             "places, before rotation.",
@@ -364,11 +367,15 @@ def knob(table: pd.DataFrame, heads: str = "all", how: str = "silence") -> alt.V
         )
         line = alt.Chart(pd.DataFrame({"base": [base]})).mark_rule(strokeDash=[4, 3]).encode(x="base:Q")
         panels.append((line + points).properties(width=360, height=17 * len(order)))
-    verb = {"silence": "silenced", "unrotate": "kept from rotating"}[how]
+    left = effects[effects["measure"] == "induction"].groupby("kind")["value"].mean()
+    start = effects.loc[effects["measure"] == "induction", "base"].iloc[0]
+    verb = {"silence": "Silencing", "unrotate": "Not rotating"}[how]
+    where = heads if heads != "all" else "all heads"
     return alt.vconcat(*panels).properties(
         title=alt.Title(
-            f"Bands of frequencies {verb} in {heads if heads != 'all' else 'all heads'}",
-            subtitle="Dashed: the model as it is; grey: random bands of the same size",
+            f"{verb} the symbolic band takes induction from {start:.2f} to {left['symbolic']:.2f}, the positional one "
+            f"to {left['positional']:.2f}, random ones to {left['random']:.2f}",
+            subtitle=f"Edited in {where}. Dashed: the model as it is; grey: random bands of the same size",
         ),
         description=f"Dot plots of abilities by edited band. {'; '.join(words)}.",
     )
