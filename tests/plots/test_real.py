@@ -112,10 +112,10 @@ def test_choices_name_the_one_that_reorders_most(tables):
 def test_known_heads_are_the_largest_and_never_twice():
     summary = pd.DataFrame(dict(layer=0, head=range(5), positional=0.5, symbolic=0.5, entropy=1.0, lead=0.0))
     known = pd.DataFrame(
-        dict(layer=0, head=range(5), previous_token=[0.9, 0.8, 0.1, 0, 0], induction=[0, 0.85, 0.7, 0.1, 0])
+        dict(layer=0, head=range(5), previous_token=[0.9, 0.8, 0.1, 0, 0], induction=[0.75, 0.1, 0.7, 0.1, 0])
     )
     table = readings.with_known(summary, known, 2)
-    assert table.known.tolist() == ["previous-token", "induction", "induction", "other", "other"]
+    assert table.known.tolist() == ["previous-token", "previous-token", "induction", "other", "other"]
     marks = {row["name"]: row["front"] for row in drawn(real.known_heads(table))}
     assert [marks[f"layer 0, head {k}"] for k in range(5)] == [True, True, True, False, False]
 
@@ -148,6 +148,17 @@ def test_readings_of_prompts(tables):
     assert readings.split_half(heads, TASK, "statements") == pytest.approx(lead[0].corr(lead[1], method="spearman"))
     with pytest.raises(InputError, match="known are binding, 8 pairs by statements"):
         readings.of_task(heads, "nothing", "tokens")
+
+
+def test_thirds_are_medians_over_planes(tables):
+    rows = readings.of_task(tables["frequencies"], TASK, "statements")
+    rows = pd.concat(
+        [rows.assign(frequency_id=rows.frequency_id + 4 * k, symbolic=rows.symbolic / (k + 1)) for k in range(3)]
+    )
+    found = readings.thirds(rows, TASK, "statements")
+    for name, (first, last) in {"fast": (1, 4), "middle": (5, 8), "slow": (9, 12), "fastest": (1, 1)}.items():
+        expected = np.median(rows.loc[rows.frequency_id.between(first, last), "symbolic"])
+        assert found[name]["symbolic"] == pytest.approx(expected)
 
 
 def test_the_two_scores_keep_their_colours():
