@@ -193,10 +193,10 @@ def retrieval_logits(theta: float = 0.0027, alphabet: int = 8, length: int = 100
     )
     crossing = (
         alt.Chart(pd.DataFrame({"zero": [0]}))
-        .transform_calculate(d="PI / alphabet / theta")
-        .transform_filter("datum.d < n")
+        .transform_calculate(at="PI / alphabet / theta", d="min(datum.at, n)")
         .mark_rule(strokeDash=[4, 4])
-        .encode(x="d:Q")
+        # Hidden and not filtered out: an axis cannot be fitted to a rule that has no rows.
+        .encode(x="d:Q", opacity=alt.when("datum.at < n").then(alt.value(1)).otherwise(alt.value(0)))
     )
     return (
         (lines + crossing)

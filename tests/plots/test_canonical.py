@@ -37,7 +37,7 @@ def x_order(chart):
 
 def test_accuracy_by_angle_names_what_is_learnt_and_runs_from_fast_to_nope(tables):
     chart = charts.accuracy_by_angle(tables["accuracy"])
-    assert "index 1 to 7; retrieval 10 to NoPE; partial-induction none" in title_of(chart)
+    assert "index with IDs 1 to 7; retrieval with IDs 10 to NoPE; partial-induction with no angle" in title_of(chart)
     assert x_order(chart) == [*[str(i) for i in IDS if i], "NoPE"]
     rows = [r for r in data_of(chart) if (r["task"], r["first_id"], r["planes"]) == ("index", 3, 16)]
     assert {r["maps"]: r["mean"] for r in rows} == pytest.approx({"learnt maps": 0.95, "fixed maps": 0.93})
