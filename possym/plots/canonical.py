@@ -17,7 +17,7 @@ from ..experiments.canonical import TASKS, angle
 from ..margins import smallest_turn
 from . import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC
 
-ANGLES = "Frequency ID of the head's angle (1 is the fastest)"
+ANGLES = "Frequency ID (1 is the fastest)"
 TASK_COLORS = dict(zip(TASKS, (CATEGORIES[0], CATEGORIES[1], CATEGORIES[2]), strict=True))
 MAPS = {"one-angle": "learnt maps", "fixed-maps": "fixed maps"}
 DASHES = ([1, 0], [6, 3], [2, 2])
@@ -382,8 +382,8 @@ def accuracy_over_training(accuracy: pd.DataFrame, task: str, planes: int) -> al
         alt.Chart(found)
         .mark_rect()
         .encode(
-            x=alt.X("step:O", title="Training step").axis(labelAngle=-45, format=",d"),
-            y=alt.Y("head:O", title="Frequency ID", sort=order),
+            x=alt.X("step:O", title="Training step").axis(labelAngle=-45, format=",d", labelOverlap=True),
+            y=alt.Y("head:O", title="Frequency ID", sort=order).axis(labelOverlap=True),
             color=alt.Color("mean:Q", title="Accuracy").scale(domain=[0, 1], scheme="viridis").legend(format="%"),
             tooltip=["head:N", "step:Q", alt.Tooltip("mean:Q", format=".1%")],
         )
@@ -401,25 +401,26 @@ def index_and_spacing(accuracy: pd.DataFrame, planes: int) -> alt.LayerChart:
     length = int(table["length"].iloc[0])
     found, order = named(sweep.over_seeds(sweep.ends(table[table["first_id"] > 0]), ["piece", "first_id"]))
     found["line"] = [f"accuracy, {MAPS[piece]}" for piece in found["piece"]]
-    spacing = found.drop_duplicates("first_id").assign(line="closest two places, share of even spacing")
+    spacing = found.drop_duplicates("first_id").assign(line="closest two places ÷ even spacing")
     spacing["mean"] = [smallest_turn(a, length) / (2 * np.pi / (length - 1)) for a in spacing["angle"]]
-    names = [*(f"accuracy, {words}" for words in MAPS.values()), "closest two places, share of even spacing"]
+    names = [*(f"accuracy, {words}" for words in MAPS.values()), "closest two places ÷ even spacing"]
     widest = spacing.loc[spacing["mean"].idxmax()]
     there = found[found["head"] == widest["head"]].set_index("piece")["mean"]
     title = (
         f"Places stand farthest apart at ID {widest['head']}; heads with learnt maps reach "
         f"{there['one-angle']:.0%} there, with fixed maps {there['fixed-maps']:.0%}"
     )
+    below = alt.Legend(title=None, orient="bottom", columns=1, labelLimit=320)
     return (
         alt.Chart(pd.concat([found, spacing]))
         .mark_line(point=True)
         .encode(
             x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
             y=alt.Y("mean:Q", axis=percent("Share")).scale(domain=[0, 1]),
-            color=alt.Color("line:N", legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=320)).scale(
+            color=alt.Color("line:N", legend=below).scale(
                 domain=names, range=[TASK_COLORS["index"], CATEGORIES[3], NEUTRAL]
             ),
-            strokeDash=alt.StrokeDash("line:N", legend=None).scale(domain=names, range=DASHES),
+            strokeDash=alt.StrokeDash("line:N", legend=below).scale(domain=names, range=DASHES),
             tooltip=["line:N", "head:N", alt.Tooltip("angle:Q", format=".3g"), alt.Tooltip("mean:Q", format=".1%")],
         )
         .properties(
