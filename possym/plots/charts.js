@@ -45,6 +45,9 @@
       const legend = { columns: Math.max(1, Math.floor(width / 130)) };
       copy.config = Object.assign({}, copy.config, { legend: Object.assign(legend, (copy.config || {}).legend) });
     }
+    if (copy.facet && copy.facet.row && copy.spec.width) {
+      copy.spec.width = Math.min(copy.spec.width, Math.max(120, width - 1.5 * AXES));
+    }
     if (copy.hconcat && width < NARROW) {
       copy.vconcat = copy.hconcat;
       delete copy.hconcat;

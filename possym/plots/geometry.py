@@ -195,6 +195,7 @@ def retrieval_logits(theta: float = 0.0027, alphabet: int = 8, length: int = 100
         alt.Chart(pd.DataFrame({"zero": [0]}))
         .transform_calculate(crossing="PI / alphabet / theta", d="min(datum.crossing, n)")
         .mark_rule(strokeDash=[4, 4])
+        # Hidden and not filtered out: an axis cannot be fitted to a rule that has no rows.
         .encode(x="d:Q", opacity=alt.condition("datum.crossing < n", alt.value(0.6), alt.value(0)))
     )
     return (
