@@ -27,6 +27,8 @@ def over_seeds(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
     >>> over_seeds(table, ["step"], "accuracy").iloc[0].to_dict()
     {'step': 0.0, 'seeds': 3.0, 'mean': 0.5833333333333334, 'median': 0.5, 'low': 0.25, 'high': 1.0}
     """
+    if not isinstance(by, list):
+        raise InputError(f"by = {by!r}: give a list of columns")
     need(table, [*by, "seed", value])
     filled = table.assign(**{value: table[value].astype(float).fillna(float("inf"))})
     groups = filled.groupby(by, sort=True, dropna=False)[value]
@@ -134,6 +136,8 @@ def need(table: pd.DataFrame, columns: list[str]) -> None:
     """Raise an InputError unless ``table`` is a data frame with rows and all of ``columns``."""
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"table is a {type(table).__name__}: give a pandas DataFrame")
+    if wrong := [name for name in columns if not isinstance(name, str)]:
+        raise InputError(f"column {wrong[0]!r}: give a column's name")
     if missing := [name for name in columns if name not in table]:
         raise InputError(f"the table lacks {', '.join(missing)}: it has {', '.join(map(str, table.columns))}")
     if table.empty:

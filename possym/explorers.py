@@ -10,11 +10,12 @@ import ipywidgets
 import torch
 from torch import Tensor
 
-from .errors import InputError, PossymError
+from .errors import InputError, PossymError, need
 from .heads import attention, last_place, swapped_attention
 from .models.gptj import GPTJEnsemble
 from .scores import swap_scores
 from .tasks import LetterTask, NumberTask
+from .tasks.batch import check_count
 
 
 class Explorer:
@@ -24,6 +25,8 @@ class Explorer:
         """Draw a first sequence; ``model`` is an ensemble whose first member is asked."""
         if not isinstance(model, GPTJEnsemble):
             raise InputError(f"model is a {type(model).__name__}: give a GPTJEnsemble, such as trained_model returns")
+        need(task, (NumberTask, LetterTask), "task")
+        check_count("seed", seed, 0)
         if len(task.vocabulary) != model.config.vocabulary_size:
             raise InputError(
                 f"the model knows {model.config.vocabulary_size} tokens, the task has {len(task.vocabulary)}: "

@@ -6,8 +6,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from .errors import InputError
+from .errors import InputError, need
 from .models.gptj import GPTJEnsemble
+from .rope import as_float
 from .scores import check_relocated, relocated_logits, swap_scores
 
 
@@ -34,6 +35,7 @@ def last_place(model: GPTJEnsemble, tokens: Tensor) -> LastPlace:
     >>> relocated.shape, own.shape
     (torch.Size([1, 2, 3, 1, 4, 4]), torch.Size([1, 2, 3, 1, 1]))
     """
+    need(model, GPTJEnsemble, "model")
     if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.shape[1] < 3:
         shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
         raise InputError(f"tokens {shape}: expected (B, T) token ids with T of at least 3")
@@ -58,7 +60,8 @@ def attention(relocated: Tensor, own: Tensor) -> Tensor:
     >>> attention(torch.zeros(3, 3), torch.zeros(1))
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
-    return torch.cat([check_relocated(relocated).diagonal(dim1=-2, dim2=-1), own], -1).softmax(-1)
+    logits = check_relocated(relocated).diagonal(dim1=-2, dim2=-1)
+    return torch.cat([logits, unmoved(own, logits)], -1).softmax(-1)
 
 
 def swapped_attention(relocated: Tensor, own: Tensor, first: int, second: int) -> Tensor:
@@ -78,7 +81,16 @@ def swapped_attention(relocated: Tensor, own: Tensor, first: int, second: int) -
     content = torch.arange(count)
     content[[first, second]] = content[[second, first]]
     moved = relocated[..., content, torch.arange(count)]
-    return torch.cat([moved, own], -1).softmax(-1)
+    return torch.cat([moved, unmoved(own, moved)], -1).softmax(-1)
+
+
+def unmoved(own: Tensor, logits: Tensor) -> Tensor:
+    """Return the logits (..., X) of keys that stay, in the dtype and leading shape of the movable keys' (..., T)."""
+    try:
+        return as_float(own, "own").to(logits.dtype).expand(*logits.shape[:-1], -1)
+    except RuntimeError:
+        shapes = f"own {tuple(own.shape)} beside logits {tuple(logits.shape)}"
+        raise InputError(f"{shapes}: expected (..., X) and (..., T) with one leading shape") from None
 
 
 def plane_table(
@@ -105,6 +117,12 @@ def plane_table(
     >>> plane_table(model, torch.arange(5)[None], layer=1, temperature=0.1)["frequency_id"].tolist()
     [1, 2, 3, 4]
     """
+    need(model, GPTJEnsemble, "model")
+    sizes = {"member": model.members, "layer": model.config.layers, "head": model.config.heads}
+    for (name, size), number in zip(sizes.items(), (member, layer, head), strict=True):
+        need(number, int, name)
+        if not 0 <= number < size:
+            raise InputError(f"{name} = {number}: this model has {name}s 0 to {size - 1}")
     with torch.no_grad():
         queries, keys, _ = model.trace(tokens)
     last = tokens.shape[1] - 1

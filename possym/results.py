@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import shutil
@@ -32,7 +33,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from . import __version__
-from .errors import ConfigError, InputError, ResultsError
+from .errors import ConfigError, InputError, ResultsError, need
 
 COMPUTE = ("stored", "auto", "always")
 LIBRARIES = ("torch", "numpy", "pandas", "pyarrow", "safetensors", "transformers", "altair")
@@ -108,7 +109,7 @@ def _matches(value: Any, expected: Any) -> bool:
         (element, *_) = get_args(expected)
         return isinstance(value, tuple) and all(_matches(item, element) for item in value)
     if expected is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if expected is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, expected)
@@ -138,6 +139,7 @@ def results_root() -> Path:
 
 def result_folder(name: str, config: Any) -> Path:
     """Return the folder of a result: the preset's name, with the hash where settings differ from the preset."""
+    need(name, str, "name")
     mine, presets = identity(config), getattr(type(config), "PRESETS", {})
     plain = config.preset not in presets or mine == identity(type(config).preset_named(config.preset))
     return results_root() / name / (config.preset if plain else f"{config.preset}-{config_hash(config)}")
@@ -145,8 +147,11 @@ def result_folder(name: str, config: Any) -> Path:
 
 def checkpoint_folder(name: str, config: Any) -> Path:
     """Return the folder where a run of this study keeps its checkpoints; made if missing."""
-    folder = results_root() / ".partial" / f"{name}-{config.preset}-{config_hash(config)}"
-    folder.mkdir(parents=True, exist_ok=True)
+    need(name, str, "name")
+    digest = config_hash(config)
+    folder = results_root() / ".partial" / f"{name}-{config.preset}-{digest}"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -161,17 +166,25 @@ def load_or_run(experiment: ModuleType, config: Any, compute: str = "stored") ->
 
     Raises:
         ConfigError: unknown ``compute``.
-        ResultsError: nothing stored, files that do not match their hashes, or another configuration.
+        InputError: not a study, or a configuration of another study.
+        ResultsError: nothing stored, files that do not match their hashes, another configuration, or a store that
+            cannot be written; the last is found out before the run as far as it can be.
     """
-    if compute not in COMPUTE:
+    if not isinstance(compute, str) or compute not in COMPUTE:
         raise ConfigError(f"compute = {compute!r}: known values are {', '.join(COMPUTE)}")
     if not callable(getattr(experiment, "run", None)) or not isinstance(getattr(experiment, "NAME", None), str):
         raise InputError(f"experiment = {experiment!r}: give a study, a module with NAME, Config and run")
+    identity(config)
+    if not isinstance(config, expected := getattr(experiment, "Config", object)):
+        raise InputError(f"config is a {type(config).__name__}: give the study's own, {expected.__module__}.Config")
     folder = result_folder(experiment.NAME, config)
     if compute == "stored" or (compute == "auto" and (folder / "manifest.json").exists()):
         return load(folder, config)
     checkpoints = checkpoint_folder(experiment.NAME, config)
-    with filelock.FileLock(checkpoints.with_suffix(".lock")):
+    lock = checkpoints.with_suffix(".lock")
+    with writing(lock):
+        lock.touch()
+    with filelock.FileLock(lock):
         checkpoints.mkdir(exist_ok=True)
         started, clock = datetime.now(UTC), time.perf_counter()
         study = experiment.run(config)
@@ -192,7 +205,14 @@ def load_or_run(experiment: ModuleType, config: Any, compute: str = "stored") ->
 
 def save(folder: Path, study: Study) -> None:
     """Store a study in a folder: every file whole, the manifest last; what was there before is replaced."""
+    need(folder, (str, Path), "folder")
+    need(study, Study, "study")
     folder = Path(folder)
+    with writing(folder):
+        _save(folder, study)
+
+
+def _save(folder: Path, study: Study) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
     with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as scratch:
@@ -224,6 +244,7 @@ def load(folder: Path, config: Any = None) -> Study:
     Raises:
         ResultsError: nothing there, a file missing or altered, or another configuration; the message says which.
     """
+    need(folder, (str, Path), "folder")
     folder = Path(folder)
     rerun = "run the study again with compute='always'"
     try:
@@ -257,8 +278,23 @@ def load(folder: Path, config: Any = None) -> Study:
 
 
 @contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the system says when it cannot write into a ResultsError that names the place and what to do."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise ResultsError(
+            f"{path} cannot be written ({error}): make room, or choose a folder where you may write (POSSYM_RESULTS "
+            "names that of results); an interrupted run goes on from its last checkpoint"
+        ) from error
+
+
+@contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that replaces it if the block succeeds and vanishes if not.
+
+    Raises:
+        ResultsError: the file cannot be written, such as for want of room.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_write(Path(folder) / "a.txt") as path:
@@ -269,10 +305,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        os.replace(temporary, path)
+        with writing(path):
+            yield temporary
+            os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        if os.path.lexists(temporary):
+            temporary.unlink()
 
 
 def sha256(path: Path) -> str:
@@ -290,6 +328,7 @@ def choose_device(name: str = "auto") -> torch.device:
     >>> choose_device("cpu")
     device(type='cpu')
     """
+    name = name if isinstance(name, str) else repr(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -350,7 +389,10 @@ def _commit() -> tuple[str | None, bool | None]:
 
 def provenance_line(study: Study) -> str:
     """Return one line of Markdown that says what made a study: preset, seeds, device, date, commit, versions."""
+    need(study, Study, "study")
     manifest = study.manifest
+    if missing := {"seeds", "commit", "dirty", "versions", "config", "device", "seconds", "started"} - manifest.keys():
+        raise InputError(f"the study's manifest lacks {', '.join(sorted(missing))}: give one that load_or_run returned")
     seeds = manifest["seeds"]
     consecutive = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[0] + len(seeds)))
     seeds = f"{seeds[0]}–{seeds[-1]}" if consecutive else ", ".join(map(str, seeds))

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from .errors import InputError
+from .errors import InputError, need
 
 LAYOUTS = ("interleaved", "half")
 
@@ -104,6 +104,7 @@ def planes(x: Tensor, frequencies: Tensor, layout: str) -> Tensor:
     tensor([[0., 2.],
             [1., 3.]])
     """
+    x = as_float(x, "x")
     check_planes(x.shape[-1], frequencies, layout)
     return pairs(x, len(frequencies), layout)
 
@@ -118,10 +119,9 @@ def pairs(x: Tensor, count: int, layout: str) -> Tensor:
 
 def as_float(x: Tensor, name: str) -> Tensor:
     """Return ``x`` in float64 if it is float64, else in float32; refuse what is not a real tensor."""
-    if not isinstance(x, Tensor):
-        raise InputError(f"{name} is a {type(x).__name__}: give a torch.Tensor")
-    if x.is_complex():
-        raise InputError(f"{name} is complex ({x.dtype}): give real numbers")
+    need(x, Tensor, name)
+    if x.is_complex() or x.dtype == torch.bool or x.layout != torch.strided or x.is_meta:
+        raise InputError(f"{name} is {x.dtype}, {x.layout} and on {x.device}: give real numbers, dense and with values")
     if x.ndim == 0:
         raise InputError(f"{name} is a single number: give a tensor with at least one dimension")
     return x if x.dtype == torch.float64 else x.float()
@@ -130,7 +130,10 @@ def as_float(x: Tensor, name: str) -> Tensor:
 def as_positions(positions: Tensor | float, name: str, device: torch.device) -> Tensor:
     """Return positions as finite float64 on ``device``, or raise an InputError."""
     try:
-        positions = torch.as_tensor(positions, dtype=torch.float64, device=device)
+        given = torch.as_tensor(positions)
+        if given.is_complex() or given.dtype == torch.bool:
+            raise TypeError
+        positions = given.to(device, torch.float64).to_dense()
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"{name} = {positions!r}: give a number or a tensor of numbers") from None
     if not positions.isfinite().all():
@@ -140,12 +143,12 @@ def as_positions(positions: Tensor | float, name: str, device: torch.device) -> 
 
 def check_planes(dim: int, frequencies: Tensor, layout: str) -> None:
     """Raise an InputError unless ``frequencies`` (F,) fit into ``dim`` dimensions and the layout is known."""
-    if layout not in LAYOUTS:
+    if not isinstance(layout, str) or layout not in LAYOUTS:
         raise InputError(f"layout = {layout!r}: known layouts are {', '.join(LAYOUTS)}")
     if not isinstance(frequencies, Tensor) or frequencies.ndim != 1:
         shape = tuple(frequencies.shape) if isinstance(frequencies, Tensor) else type(frequencies).__name__
         raise InputError(f"frequencies: got {shape}, expected a tensor of shape (F,), one angle a plane")
-    if frequencies.is_complex() or not frequencies.isfinite().all():
+    if not as_float(frequencies, "frequencies").isfinite().all():
         raise InputError("frequencies: angles are finite real numbers, in radians a position")
     if 2 * len(frequencies) > dim:
         raise InputError(

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from .errors import InputError
+from .errors import InputError, need
 from .rope import frequencies
 
 
@@ -114,7 +114,8 @@ def longrope(dim: int, base: float = 10000.0, factors: Tensor | None = None) -> 
     plain = frequencies(dim, base)
     if factors is None:
         return plain
-    if factors.shape != plain.shape or not bool((factors > 0).all()):
+    need(factors, Tensor, "factors")
+    if factors.shape != plain.shape or not bool(((factors > 0) & factors.isfinite()).all()):
         raise InputError(f"factors {tuple(factors.shape)}: give ({len(plain)},) positive numbers, one a plane")
     return plain / factors.double()
 

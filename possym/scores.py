@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .errors import InputError
+from .errors import InputError, need
 from .rope import as_float, as_positions, check_planes, planes
 
 
@@ -93,8 +93,8 @@ def relocated_logits(
     if positions.shape != keys.shape[-2:-1]:
         raise InputError(f"positions {tuple(positions.shape)}: expected ({keys.shape[-2]},), one for each key")
     try:
-        query_position = float(query_position)
-    except (TypeError, ValueError, RuntimeError):
+        query_position = math.nan if isinstance(query_position, (bool, str)) else float(query_position)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         query_position = math.nan
     if not math.isfinite(query_position):
         raise InputError("query_position: give one finite number, the query's place")
@@ -102,12 +102,13 @@ def relocated_logits(
         scale = 1 / math.sqrt(query.shape[-1])
     elif isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
         raise InputError(f"scale = {scale!r}: give a finite number, or None for 1/√D")
+    need(per_plane, bool, "per_plane")
     check_planes(query.shape[-1], frequencies, layout)
     dtype = torch.promote_types(query.dtype, keys.dtype)
     query, keys = query.to(dtype).unsqueeze(-2) * scale, keys.to(dtype)
     # As complex numbers, kᵀR(φ)q of one plane is Re(k q̄) cos φ + Im(k q̄) sin φ: one product with a key, then one
     # with the cosines and sines of all places.
-    key, asked = (torch.view_as_complex(planes(x, frequencies, layout).contiguous()) for x in (keys, query))
+    key, asked = (torch.complex(*planes(x, frequencies, layout).unbind(-1)) for x in (keys, query))
     parts = torch.view_as_real(key * asked.conj())
     angles = (frequencies.to(positions)[:, None] * (query_position - positions)).remainder(2 * math.pi)
     turns = torch.stack([angles.cos(), angles.sin()], 1).to(dtype)
@@ -162,8 +163,10 @@ def swap_scores(
     """
     relocated = check_relocated(relocated)
     count = relocated.shape[-1]
-    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not 0 < temperature < math.inf:
-        raise InputError(f"temperature = {temperature!r}: give a positive finite number")
+    need(temperature, (int, float), "temperature")
+    if not 1e-30 <= temperature <= 1e30:  # float32 takes others for 0 or infinity
+        raise InputError(f"temperature = {temperature!r}: give a positive number, from 1e-30 to 1e30")
+    temperature = float(temperature)
     logits = relocated.diagonal(dim1=-2, dim2=-1)
     everything = logits
     if extra_logits is not None:
@@ -186,9 +189,9 @@ def swap_scores(
     if blocks is None:
         return Scores(*token_swaps(relocated, attention, temperature), entropy)
     starts, stops = check_blocks(blocks, count)
+    mean = torch.stack([attention[..., a:b].mean(-1) for a, b in zip(starts, stops, strict=True)], -1)
     first, second = torch.triu_indices(len(starts), len(starts), 1, device=relocated.device)
     starts, stops = starts.to(relocated.device), stops.to(relocated.device)
-    mean = torch.stack([attention[..., a:b].mean(-1) for a, b in blocks], -1)
     own = run_mean(relocated, starts, starts, stops - starts)
     before = own[..., first], own[..., second]
     lengths = stops - starts
@@ -211,7 +214,7 @@ def token_swaps(relocated: Tensor, attention: Tensor, temperature: float) -> tup
     logits = relocated.diagonal(dim1=-2, dim2=-1)
     larger = ((attention - attention.amax(-1, keepdim=True)) / temperature).exp()
     smaller = ((attention.amin(-1, keepdim=True) - attention) / temperature).exp()
-    rows = max(1, (2**24 if relocated.is_cuda else 2**16 * torch.get_num_threads()) * count // relocated.numel())
+    rows = max(1, (2**24 if relocated.is_cuda else 2**16 * torch.get_num_threads()) * count // (relocated.numel() or 1))
     totals = 0
     for start in range(0, count - 1, rows):
         here, after = slice(start, start + rows), slice(start, count)
@@ -234,7 +237,7 @@ def band_of_swaps(
 
     With r and s the ratios of the two entries of v and of v′, the cosines are (1 + rs)/n and (r + s)/n where
     n² = (1 + r²)(1 + s²). Ratios past e^±limit are cut there: the cosines change by less than rounding, and n² stays
-    finite.
+    finite. No value that a gradient needs is overwritten.
     """
     limit = 100.0 if upper.dtype == torch.float64 else 20.0
     r = (logits_after.unsqueeze(-2) - logits_here.unsqueeze(-1)).clamp_(-limit, limit).exp_()
@@ -242,8 +245,8 @@ def band_of_swaps(
     weight = larger_here.unsqueeze(-1) * smaller_after.unsqueeze(-2)
     weight = torch.maximum(weight, smaller_here.unsqueeze(-1) * larger_after.unsqueeze(-2)).triu_(1)
     one = upper.new_ones(())
-    share = torch.addcmul(one, r, r).mul_(torch.addcmul(one, s, s)).rsqrt_().mul_(weight)
-    straight, crossed = share * torch.addcmul(one, r, s), share * r.add_(s)
+    share = torch.addcmul(one, r, r).mul_(torch.addcmul(one, s, s)).rsqrt_() * weight
+    straight, crossed = share * torch.addcmul(one, r, s), share * (r + s)
     return torch.stack([part.sum((-2, -1)) for part in (straight, crossed, weight)])
 
 
@@ -296,7 +299,7 @@ def exclusion(relocated: Tensor) -> Exclusion:
         torch.linalg.vector_norm(relocated - logits.unsqueeze(dim), dim=(-2, -1)).square() for dim in (-2, -1)
     )
     bound = (positional + symbolic) / relocated.shape[-1] ** 2
-    return Exclusion(logits.var(-1, correction=0), positional, symbolic, bound)
+    return Exclusion((logits - logits.mean(-1, keepdim=True)).square().mean(-1), positional, symbolic, bound)
 
 
 def purity(positional: Tensor, symbolic: Tensor, gamma: float = 0.1) -> Tensor:
@@ -314,10 +317,15 @@ def purity(positional: Tensor, symbolic: Tensor, gamma: float = 0.1) -> Tensor:
     >>> purity(torch.tensor([0.97, 0.50, 0.02]), torch.tensor([0.03, 0.50, 0.99]))
     tensor([ 1,  0, -1], dtype=torch.int8)
     """
-    if not isinstance(positional, Tensor) or not isinstance(symbolic, Tensor) or positional.shape != symbolic.shape:
-        shapes = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in (positional, symbolic)]
-        raise InputError(f"positional {shapes[0]} and symbolic {shapes[1]}: give two tensors of one shape")
-    if not isinstance(gamma, (int, float)) or not 0 < gamma < 0.5:
+    for name, score in (("positional", positional), ("symbolic", symbolic)):
+        need(score, Tensor, name)
+        if score.is_complex():
+            raise InputError(f"{name} is {score.dtype}: give real scores")
+    if positional.shape != symbolic.shape:
+        shapes = f"positional {tuple(positional.shape)} and symbolic {tuple(symbolic.shape)}"
+        raise InputError(f"{shapes}: give two tensors of one shape")
+    need(gamma, (int, float), "gamma")
+    if not 0 < gamma < 0.5:
         raise InputError(f"gamma = {gamma!r}: give a number between 0 and 0.5")
     high, low = 1 - gamma, gamma
     is_positional = (positional >= high) & (symbolic <= low)
@@ -330,7 +338,7 @@ def check_relocated(relocated: Tensor) -> Tensor:
     relocated = as_float(relocated, "relocated")
     if relocated.ndim < 2 or relocated.shape[-1] != relocated.shape[-2] or relocated.shape[-1] < 2:
         raise InputError(f"relocated {tuple(relocated.shape)}: expected (..., T, T) with at least two keys")
-    if not torch.stack(relocated.aminmax()).isfinite().all():
+    if relocated.numel() and not torch.stack(relocated.aminmax()).isfinite().all():
         raise InputError("relocated holds values that are not finite: leave masked keys out, and check the model")
     return relocated
 
@@ -340,7 +348,7 @@ def check_blocks(blocks: list[tuple[int, int]], count: int) -> tuple[Tensor, Ten
     try:
         pairs = [(int(start), int(stop)) for start, stop in blocks]
         whole = all(a == b and c == d for (a, c), (b, d) in zip(pairs, blocks, strict=True))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise InputError(f"blocks = {blocks!r}: expected None or a list of (start, stop) pairs") from None
     if not whole:
         raise InputError(f"blocks = {blocks!r}: starts and stops are whole numbers")

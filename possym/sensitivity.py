@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from .errors import InputError
+from .errors import InputError, need
 from .scores import Scores, check_blocks, check_relocated, exclusion, pair_cosines, swap_scores
 
 
@@ -108,7 +108,14 @@ def permutation_scores(logits: Tensor, permutations: Tensor) -> tuple[Tensor, Te
     >>> round(permutation_scores(M, torch.tensor([[1, 2, 0]]))[0].item(), 4)
     1.0
     """
+    logits = check_relocated(logits)
+    need(permutations, Tensor, "permutations")
+    count = logits.shape[-1]
+    if permutations.dtype != torch.int64 or permutations.ndim != 2 or permutations.shape[1] != count:
+        raise InputError(f"permutations {tuple(permutations.shape)} {permutations.dtype}: give (K, {count}) int64")
     permutations = permutations.to(logits.device)
+    if not len(permutations) or (permutations.sort(-1).values != torch.arange(count, device=logits.device)).any():
+        raise InputError(f"permutations: give one or more rows, each the numbers 0 to {count - 1} in some order")
     observed = logits.diagonal(dim1=-2, dim2=-1)
     before = (observed - observed.amax(-1, keepdim=True)).exp()
     after = logits[..., permutations, torch.arange(logits.shape[-1], device=logits.device)]

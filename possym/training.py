@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from .errors import ConfigError, InputError, ResultsError
+from .errors import ConfigError, InputError, ResultsError, need
 from .results import atomic_write
 
 STREAMS = ("weights", "data", "dropout", "held-out")
@@ -46,11 +46,15 @@ def generator(seed: int, stream: str, device: torch.device | str = "cpu") -> tor
     >>> generator(3, "data").initial_seed()
     13
     """
-    if stream not in STREAMS:
+    if not isinstance(stream, str) or stream not in STREAMS:
         raise InputError(f"stream = {stream!r}: known streams are {', '.join(STREAMS)}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InputError(f"seed = {seed!r}: give a whole number from 0")
-    return torch.Generator(device).manual_seed(len(STREAMS) * seed + STREAMS.index(stream))
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**60:
+        raise InputError(f"seed = {seed!r}: give a whole number from 0 to below 2**60")
+    try:
+        fresh = torch.Generator(device)
+    except (RuntimeError, TypeError):
+        raise InputError(f"device = {device!r}: give a device that is here, such as 'cpu' or 'cuda'") from None
+    return fresh.manual_seed(len(STREAMS) * seed + STREAMS.index(stream))
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ def learning_rates(config: TrainingConfig) -> Tensor:
     >>> learning_rates(TrainingConfig(steps=4, batch=1, learning_rate=1.0, warmup=2))
     tensor([0.0000, 0.5000, 1.0000, 0.5000])
     """
+    need(config, TrainingConfig, "config")
     step = torch.arange(config.steps, dtype=torch.float64)
     rising = step / max(config.warmup, 1)
     falling = (config.steps - step) / (config.steps - config.warmup)
@@ -157,11 +162,18 @@ class TokenTable:
 
     def __init__(self, tokens: Tensor, answers: Tensor, batch: int):
         """Keep both tensors compact, on their device."""
+        for name, ids in (("tokens", tokens), ("answers", answers)):
+            need(ids, Tensor, name)
+            if ids.dtype not in (torch.int64, torch.int32, torch.int16):
+                raise InputError(f"{name} is {ids.dtype}: give whole numbers, token ids")
+        need(batch, int, "batch")
         if tokens.ndim != 3 or answers.shape != tokens.shape[:2]:
             shapes = f"tokens {tuple(tokens.shape)}, answers {tuple(answers.shape)}"
             raise InputError(f"{shapes}: expected (E, N, T) and (E, N)")
-        if max(tokens.max(), answers.max()) > 32767:
-            raise InputError("token ids beyond 32767 do not fit into int16")
+        if tokens.numel() == 0 or not 1 <= batch <= tokens.shape[1]:
+            raise InputError(f"tokens {tuple(tokens.shape)}, batch = {batch}: give a batch from 1 to N, and N from 1")
+        if min(tokens.min(), answers.min()) < 0 or max(tokens.max(), answers.max()) > 32767:
+            raise InputError("token ids lie from 0 to 32767, which int16 holds")
         self.tokens, self.answers, self.size = tokens.to(torch.int16), answers.to(torch.int16), batch
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
@@ -170,8 +182,9 @@ class TokenTable:
         Raises:
             InputError: the sequences are used up.
         """
+        need(step, int, "step")
         rows = slice(step * self.size, (step + 1) * self.size)
-        if rows.stop > self.tokens.shape[1]:
+        if step < 0 or rows.stop > self.tokens.shape[1]:
             raise InputError(f"update {step} needs {rows.stop} sequences a member, there are {self.tokens.shape[1]}")
         return self.tokens[:, rows].long(), self.answers[:, rows].long()
 
@@ -221,7 +234,17 @@ class Trainer:
         description: str = "training",
     ):
         """Set the optimiser up, and read the checkpoint if there is one."""
+        need(config, TrainingConfig, "config")
+        need(seeds, (list, tuple, range), "seeds")
+        need(evaluate_at, (list, tuple, range), "evaluate_at")
+        need(checkpoint, (Path, type(None)), "checkpoint")
+        if not hasattr(model, "members"):
+            raise InputError(f"model is a {type(model).__name__}: give an ensemble, such as GPTJEnsemble")
+        if evaluate is not None and not callable(evaluate):
+            raise InputError(f"evaluate is a {type(evaluate).__name__}: give a function of the model, or None")
         seeds, evaluate_at = list(seeds), list(evaluate_at)
+        for step in evaluate_at:
+            need(step, int, "a step of evaluate_at")
         if len(seeds) != model.members:
             raise InputError(f"{len(seeds)} seeds for {model.members} members: give one a member")
         if evaluate_at != sorted(set(evaluate_at)) or (
@@ -433,6 +456,7 @@ def clip_factor(gradients: Sequence[Tensor], limit: float) -> Tensor:
     >>> clip_factor([torch.tensor([[3.0], [0.3]]), torch.tensor([[4.0], [0.4]])], 1.0)
     tensor([0.2000, 1.0000])
     """
+    need(limit, (int, float), "limit")
     norms = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
     norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     return (limit / (norm + 1e-6)).clamp(max=1.0)

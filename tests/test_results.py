@@ -18,6 +18,7 @@ import torch
 
 from possym import results
 from possym.errors import ConfigError, InputError, ResultsError
+from possym.experiments import learning_dynamics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,12 +269,41 @@ def test_bad_arguments_are_refused():
         results.load_or_run(toy, Config)
     with pytest.raises(InputError, match="NAME, Config and run"):
         results.load_or_run(os, config)
+    with pytest.raises(InputError, match=r"learning_dynamics.Config"):
+        results.load_or_run(learning_dynamics, config)
+    with pytest.raises(InputError, match="study is of type dict"):
+        results.provenance_line({})
+    with pytest.raises(InputError, match="lacks commit"):
+        results.provenance_line(results.Study({}))
+    with pytest.raises(InputError, match="dataclass instance"):
+        results.checkpoint_folder("toy", None)
+    with pytest.raises(InputError, match="folder is of type int"):
+        results.load(3)
 
 
-@pytest.mark.parametrize("name", ["tpu", "gpu!", "cuda:99", 3, None])
+@pytest.mark.parametrize("name", ["tpu", "gpu!", "cuda:99", 3, None, ["cpu"]])
 def test_impossible_devices_are_refused(name):
     with pytest.raises(ConfigError, match="device = "):
         results.choose_device(name)
+
+
+def test_a_store_that_cannot_be_written_is_found_before_the_run(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path / "file"))
+    toy = experiment()
+    with pytest.raises(ResultsError, match="cannot be written .*POSSYM_RESULTS"):
+        results.load_or_run(toy, Config.preset_named("smoke"), "auto")
+    assert not toy.calls
+
+
+def test_a_full_disk_is_named_and_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.safetensors"
+    path.write_text("old")
+    with pytest.raises(ResultsError, match="a.safetensors cannot be written .*No space left"):
+        with results.atomic_write(path) as temporary:
+            temporary.symlink_to("/dev/full")
+            temporary.write_text("half")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_failed_writes_leave_nothing_behind(tmp_path):

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -206,6 +207,40 @@ def test_purity_needs_both_scores():
     assert purity(positional, symbolic, gamma=0.05).tolist() == [1, 0, -1, 0, 0, 0]
 
 
+@pytest.mark.parametrize("blocks", [None, [(0, 2), (3, 5)], [(0, 1), (2, 5)]])
+def test_scores_have_the_gradient_of_their_differences(blocks):
+    relocated = torch.randn(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+
+    def scores(relocated):
+        return swap_scores(relocated, extra_logits=relocated.new_ones(1), blocks=blocks, temperature=0.5)
+
+    assert torch.autograd.gradcheck(scores, relocated)
+
+
+@pytest.mark.parametrize("blocks", [None, [(0, 2), (3, 5)]])
+def test_no_prompts_give_no_scores(blocks):
+    relocated = torch.zeros(0, 3, 5, 5)
+    scores = swap_scores(relocated, extra_logits=torch.zeros(0, 3, 1), blocks=blocks)
+    assert {tuple(x.shape) for x in (*scores, *exclusion(relocated))} == {(0, 3)}
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_a_head_that_does_not_rotate_is_symbolic(layout):
+    query, keys, _, places = random_head(5, 8, 8, layout, 0)
+    places["frequencies"] = torch.empty(0)
+    relocated = relocated_logits(query, keys, **places)
+    torch.testing.assert_close(relocated, (keys @ query[..., None] / math.sqrt(8)).expand_as(relocated))
+    assert relocated_logits(query, keys, **places, per_plane=True).shape[-3] == 0
+
+
+def test_every_way_of_writing_blocks_and_numbers_is_read_alike():
+    relocated = torch.randn(5, 5, generator=torch.Generator().manual_seed(0)).half()
+    expected = swap_scores(relocated.float(), blocks=[(0, 2), (2, 5)])
+    for blocks in ([(0.0, 2.0), (2.0, 5.0)], np.array([[0, 2], [2, 5]]), torch.tensor([[0, 2], [2, 5]])):
+        assert swap_scores(relocated, blocks=blocks) == expected
+    assert swap_scores(relocated.T.contiguous().T) == swap_scores(relocated.float())
+
+
 def square(*shape, value=0.0):
     return torch.full(shape, value)
 
@@ -235,6 +270,12 @@ def square(*shape, value=0.0):
         (square(3, 3), {"blocks": [(-1, 1), (1, 3)]}, "within the 3 keys"),
         (square(3, 3), {"blocks": "tokens"}, "list of \\(start, stop\\)"),
         (square(3, 3), {"blocks": [(0, 1.5), (2, 3)]}, "whole numbers"),
+        (square(3, 3, value=0.0).bool(), {}, "real numbers"),
+        (square(3, 3).to_sparse(), {}, "dense"),
+        (square(3, 3).to("meta"), {}, "with values"),
+        (square(3, 3), {"temperature": 1e-40}, "from 1e-30"),
+        (square(3, 3), {"temperature": 10**400}, "temperature"),
+        (square(3, 3), {"blocks": [(0, 1), (1, math.inf)]}, "list of \\(start, stop\\)"),
         (square(3, 3), {"blocks": 3}, "list of \\(start, stop\\)"),
         (square(3, 3), {"blocks": [(0, math.nan), (2, 3)]}, "list of \\(start, stop\\)"),
     ],
@@ -262,6 +303,12 @@ def test_bad_score_inputs_are_refused(relocated, options, message):
         ({"scale": "none"}, "finite number"),
         ({"scale": math.nan}, "finite number"),
         ({"scale": True}, "finite number"),
+        ({"query_position": True}, "one finite number"),
+        ({"positions": torch.arange(5) > 2}, "positions"),
+        ({"positions": torch.arange(5) + 1j}, "positions"),
+        ({"frequencies": frequencies(8) > 0.5}, "real numbers"),
+        ({"layout": torch.ones(2)}, "known layouts"),
+        ({"per_plane": "yes"}, "per_plane is of type str"),
     ],
 )
 def test_bad_relocations_are_refused(change, message):
@@ -275,7 +322,9 @@ def test_bad_relocations_are_refused(change, message):
     "arguments, message",
     [
         ((torch.ones(3), torch.ones(2)), "one shape"),
-        ((1.0, torch.ones(2)), "one shape"),
+        ((1.0, torch.ones(2)), "positional is of type float"),
+        ((torch.ones(2, dtype=torch.complex64), torch.ones(2)), "real scores"),
+        ((torch.ones(2), torch.ones(2), True), "gamma is of type bool"),
         ((torch.ones(2), torch.ones(2), 0.5), "gamma"),
         ((torch.ones(2), torch.ones(2), 0), "gamma"),
         ((torch.ones(2), torch.ones(2), "0.1"), "gamma"),

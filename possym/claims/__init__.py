@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from ..errors import InputError, ResultsError
+from ..errors import InputError, ResultsError, need
 from ..published import papers
 from ..results import Study, load_or_run, result_folder
 from . import canonical, heads, learning, real, tasks, theory
@@ -50,7 +50,7 @@ def ledger(chapter: str | None = None, studies: Mapping[str, Study] | None = Non
     >>> ledger("01-positional-and-symbolic")["verdict"].isin(VERDICTS).all()
     np.True_
     """
-    known = dict(studies or {})
+    known = given(studies)
     chosen = [claim for claim in claims_of(chapter) if chapter or claim.study in known or due(claim)]
     rows = []
     for claim in chosen:
@@ -78,11 +78,20 @@ def due(claim: Claim) -> bool:
 
 def claims_of(chapter: str | None) -> list[Claim]:
     """Return the claims of a chapter, or all."""
+    need(chapter, (str, type(None)), "chapter")
     chosen = [claim for claim in CLAIMS if chapter in (None, claim.chapter)]
     if not chosen:
         known = sorted({claim.chapter for claim in CLAIMS})
         raise InputError(f"chapter = {chapter!r}: chapters with claims are {', '.join(known)}")
     return chosen
+
+
+def given(studies: Mapping[str, Study] | None) -> dict[str, Study]:
+    """Return a copy of the studies by name, or raise an InputError."""
+    need(studies, (Mapping, type(None)), "studies")
+    for name, study in (studies or {}).items():
+        need(study, Study, f"studies[{name!r}]")
+    return dict(studies or {})
 
 
 def stored(name: str) -> Study:
@@ -173,16 +182,20 @@ def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
     >>> finding("nope-symbolic").endswith("The claim **holds**.")
     True
     """
+    need(id, str, "id")
     known = {claim.id: claim for claim in CLAIMS}
     if id not in known:
         raise InputError(f"claim {id!r}: known claims are {', '.join(known)}")
-    measured, interval, verdict = measure(known[id], dict(studies or {}))
+    measured, interval, verdict = measure(known[id], given(studies))
     return f"*{known[id].statement}* Here: {measured}{interval and f'; {interval}'}. The claim **{verdict}**."
 
 
 def summary(rows: pd.DataFrame | None = None) -> Table:
     """Return the count of verdicts by paper, of ``rows`` or of the whole ledger."""
+    need(rows, (pd.DataFrame, type(None)), "rows")
     rows = ledger() if rows is None else rows
+    if not {"paper", "verdict"} <= set(rows):
+        raise InputError("rows: give rows of ledger(), with columns paper and verdict")
     counts = pd.crosstab(rows["paper"], rows["verdict"]).reindex(
         index=list(papers()), columns=list(VERDICTS), fill_value=0
     )

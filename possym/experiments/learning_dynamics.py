@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import ConfigError, InputError
+from ..errors import ConfigError, InputError, need
 from ..models.gptj import GPTJConfig, GPTJEnsemble
 from ..results import ExperimentConfig, Study, checkpoint_folder, choose_device
 from ..scores import purity, relocated_logits, swap_scores
@@ -368,6 +368,9 @@ def trained_model(study: Study, config: Config, task: str) -> GPTJEnsemble:
     Raises:
         InputError: the study holds no such model.
     """
+    need(study, Study, "study")
+    need(config, Config, "config")
+    need(task, str, "task")
     weights = {key.removeprefix(f"{task}."): w for key, w in study.arrays.items() if key.startswith(f"{task}.")}
     if task not in TASKS or not weights:
         raise InputError(f"task = {task!r}: this study holds {', '.join(config.tasks)}")

