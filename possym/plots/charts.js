@@ -56,7 +56,9 @@
     (copy.hconcat || []).forEach((panel) => widen(panel, copy.hconcat.length));
     (copy.vconcat || []).forEach((panel) => widen(panel, 1));
     if (facet) {
-      facet.columns = Math.min(facet.columns || 3, Math.max(1, Math.floor(width / 240)));
+      const wanted = facet.columns || 3;
+      facet.columns = Math.min(wanted, Math.max(1, Math.floor(width / 240)));
+      if (wanted === 4 && facet.columns === 3) facet.columns = 2; // no row of one under a row of three
       widen(copy.spec || copy, facet.columns);
     }
     return copy;

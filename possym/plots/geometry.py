@@ -193,10 +193,9 @@ def retrieval_logits(theta: float = 0.0027, alphabet: int = 8, length: int = 100
     )
     crossing = (
         alt.Chart(pd.DataFrame({"zero": [0]}))
-        .transform_calculate(d="PI / alphabet / theta")
-        .transform_filter("datum.d < n")
+        .transform_calculate(crossing="PI / alphabet / theta", d="min(datum.crossing, n)")
         .mark_rule(strokeDash=[4, 4])
-        .encode(x="d:Q")
+        .encode(x="d:Q", opacity=alt.condition("datum.crossing < n", alt.value(0.6), alt.value(0)))
     )
     return (
         (lines + crossing)

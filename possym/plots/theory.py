@@ -280,3 +280,36 @@ def two_angle_chart(table: pd.DataFrame) -> alt.LayerChart:
         description="Line chart of accuracy by second angle for two to five keys: one up to the dashed limit of each "
         "number of keys, lower beyond.",
     )
+
+
+def pair_chart(heads: list[list[dict[str, str | float]]]) -> alt.FacetChart:
+    """Return the margins of `possym.theory.statements_p1.pair_margins`, a slider picking one of several draws."""
+    table = pd.concat([pd.DataFrame(rows).assign(draw=number) for number, rows in enumerate(heads, 1)])
+    table["panel"] = table["task"] + ": " + table["head"]
+    table["answer"] = ["right" if margin > 0 else "wrong" for margin in table["margin"]]
+    return (
+        alt.Chart(table)
+        .mark_bar(size=22)
+        .encode(
+            x=alt.X("margin:Q", title="Lead of the right answer").scale(domain=[-1, 1]),
+            y=alt.Y("input:N", title=None),
+            color=alt.Color("answer:N", title=None).scale(
+                domain=["right", "wrong"], range=[CATEGORIES[0], CATEGORIES[1]]
+            ),
+            facet=alt.Facet("panel:N", title=None, columns=3, sort=list(dict.fromkeys(table["panel"]))),
+            tooltip=["panel:N", "input:N", "answer:N", alt.Tooltip("margin:Q", format=".3f")],
+        )
+        .transform_filter("datum.draw == draw")
+        .resolve_scale(y="independent")
+        .add_params(slider("draw", 2, 1, len(heads), 1, "Draw of the random heads"))
+        .properties(
+            title=alt.Title(
+                "What the wrong kind of head gains on one input it loses on the other",
+                subtitle="Two inputs a task; above: random heads of the wrong kind, below: the head built for the task",
+            ),
+            height=70,
+            description="Six small bar charts of the right answer's lead on two inputs: for random heads of the wrong "
+            "kind one lead is the negative of the other, for the three constructed heads both are positive. A slider "
+            "draws other random heads.",
+        )
+    )

@@ -22,6 +22,10 @@ from possym.theory import (
     retrieval_margin,
     symbolic_weight,
 )
+from possym.theory.statements_p1 import pair_margins
+
+from .drawn import draw as draw_chart
+from .drawn import marks
 
 
 def drawn(chart, layer, fields, **settings):
@@ -159,3 +163,13 @@ def test_every_chart_states_a_finding_and_describes_itself():
         spec = chart.to_dict()
         assert len(spec["title"]["text"]) > 20 and len(spec["description"]) > 60
         assert len(json.dumps(spec)) < 40_000
+
+
+def test_pair_chart():
+    draws = [pair_margins(seed) for seed in range(3)]
+    for draw in (1, 3):
+        bars = marks(draw_chart(theory.pair_chart(draws), draw=draw), "bar")
+        found = sorted((bar["input"], float(bar["Lead of the right answer"].replace("−", "-"))) for bar in bars)
+        wanted = sorted((row["input"], row["margin"]) for row in draws[draw - 1])
+        assert [name for name, _ in found] == [name for name, _ in wanted]
+        assert [lead for _, lead in found] == pytest.approx([lead for _, lead in wanted], abs=1e-6)
