@@ -57,7 +57,8 @@
     (copy.vconcat || []).forEach((panel) => widen(panel, 1));
     if (facet) {
       const wanted = facet.columns || 3;
-      facet.columns = Math.min(wanted, Math.max(1, Math.floor(width / 240)));
+      const panel = (copy.spec || copy).width;
+      facet.columns = Math.min(wanted, Math.max(1, Math.floor(width / (panel ? panel + 60 : 240))));
       if (wanted === 4 && facet.columns === 3) facet.columns = 2; // no row of one under a row of three
       widen(copy.spec || copy, facet.columns);
     }

@@ -141,21 +141,27 @@ def temperature_chart(index: pd.DataFrame, retrieval: pd.DataFrame) -> alt.Layer
             rows.append(part.assign(head=name, source=source))
         if name == "Retrieval":
             part = chosen[["n", "integer_beta"]].rename(columns={"integer_beta": "value"})
-            rows.append(part.assign(head="Retrieval, query keeps itself", source="exact"))
+            rows.append(part.assign(head="Retrieval of itself", source="exact"))
     table = pd.concat(rows)
     table = table[(table["value"] > 1e-3) & (table["value"] < 1e9) & ((table["n"] <= 30) | (table["n"] % 10 == 0))]
-    heads = ["Index", "Retrieval", "Retrieval, query keeps itself"]
+    heads = ["Index", "Retrieval", "Retrieval of itself"]
     base = alt.Chart(table).encode(
         x=alt.X("n:Q", title="Length n (places)"),
         y=alt.Y("value:Q", title="Inverse temperature β")
         .scale(type="log")
         .axis(format="~e", values=[10**power for power in range(7)]),
-        color=alt.Color("head:N", title=None).scale(domain=heads, range=[POSITIONAL, SYMBOLIC, CATEGORIES[1]]),
+        color=alt.Color("head:N", title=None)
+        .scale(domain=heads, range=[POSITIONAL, SYMBOLIC, CATEGORIES[1]])
+        .legend(columns=1),
         tooltip=["head:N", "source:N", "n:Q", alt.Tooltip("value:Q", format=",.3f")],
     )
     lines = base.transform_filter("datum.source != 'measured'").mark_line()
     points = base.transform_filter("datum.source == 'measured'").mark_point(size=28)
-    dashes = alt.StrokeDash("source:N", title=None).scale(domain=["exact", "ln(n − 1)/margin"], range=[[1, 0], [5, 4]])
+    dashes = (
+        alt.StrokeDash("source:N", title=None)
+        .scale(domain=["exact", "ln(n − 1)/margin"], range=[[1, 0], [5, 4]])
+        .legend(columns=1)
+    )
     return (lines.encode(strokeDash=dashes) + points).properties(
         title=alt.Title(
             "Index asks for ever sharper softmax, Retrieval hardly",
