@@ -4,6 +4,7 @@ Tables in are those of `possym.experiments.canonical`. Frequency ID 0 is NoPE. A
 accuracy over seeds is at least `LEARNT`.
 """
 
+import itertools
 import math
 
 import pandas as pd
@@ -112,6 +113,40 @@ def mismatched(by_place: pd.DataFrame, **wanted: object) -> pd.DataFrame:
     order = found["first_id"].map(slowness)
     wrong = order > best if wanted.get("task") == "index" else order < best
     return found[wrong & found["between"]].reset_index(drop=True)
+
+
+def learnt_words(accuracy: pd.DataFrame, **wanted: object) -> str:
+    """Return which frequency IDs are learnt in words, each run of neighbours in the sweep as its two ends.
+
+    >>> table = pd.DataFrame({"step": 9, "first_id": [1, 2, 5, 7, 0], "accuracy": [0.9, 1, 0.5, 1, 1]})
+    >>> learnt_words(table), learnt_words(table[table["first_id"] == 5])
+    ('IDs 1 to 2, 7 to NoPE', 'no angle')
+    """
+    found = by_angle(accuracy, **wanted)
+    names = ["NoPE" if i == 0 else str(i) for i in found["first_id"]]
+    runs = []
+    for is_learnt, rows in itertools.groupby(zip(found["mean"] >= LEARNT, names, strict=True), lambda row: row[0]):
+        run = [name for _, name in rows]
+        if is_learnt:
+            runs.append(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}")
+    if not runs:
+        return "no angle"
+    if runs == ["NoPE"]:
+        return "NoPE"
+    return f"{'ID' if len(runs) == 1 and ' ' not in runs[0] else 'IDs'} {', '.join(runs)}"
+
+
+def short_keys(key: torch.Tensor, symbols: int) -> torch.Tensor:
+    """Return the share of symbols whose key is less than half as long as the median symbol's.
+
+    Args:
+        key: (…, V, 2) contents of a plane; tokens below ``symbols`` are the symbols.
+
+    >>> short_keys(torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.3, 0.0], [1.0, 0.0]]]), 4)
+    tensor([0.2500])
+    """
+    length = key[..., :symbols, :].norm(dim=-1)
+    return (length < length.median(-1, keepdim=True).values / 2).to(length.dtype).mean(-1)
 
 
 def gathering(query: torch.Tensor, key: torch.Tensor, angles: list[float], symbols: int) -> pd.DataFrame:

@@ -10,10 +10,7 @@ on the place b alone, symbolic where it depends on the content a alone.
 - `purity` names a head's kind.
 """
 
-import importlib.util
 import math
-from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -211,19 +208,18 @@ def token_swaps(relocated: Tensor, attention: Tensor, temperature: float) -> tup
     """Return Σ α cos(v′, v) and Σ α cos(v′, reverse(v)) over all pairs of single tokens, a band of rows at a time.
 
     α needs no exponential of its own: |d_i − d_j| = (max − min) − (max − d_larger) − (d_smaller − min). Bands fit a
-    CPU's cache; on a GPU long prompts go through one fused kernel, compiled on first use.
+    CPU's cache.
     """
     count = relocated.shape[-1]
     logits = relocated.diagonal(dim1=-2, dim2=-1)
     larger = ((attention - attention.amax(-1, keepdim=True)) / temperature).exp()
     smaller = ((attention.amin(-1, keepdim=True) - attention) / temperature).exp()
     rows = max(1, (2**24 if relocated.is_cuda else 2**16 * torch.get_num_threads()) * count // (relocated.numel() or 1))
-    score = fused_band() if relocated.is_cuda and count >= 512 and has_triton() else band_of_swaps
     totals = 0
     for start in range(0, count - 1, rows):
         here, after = slice(start, start + rows), slice(start, count)
         vectors = (vector[..., part] for vector in (logits, larger, smaller) for part in (here, after))
-        totals = totals + score(relocated[..., here, after], relocated[..., after, here], *vectors)
+        totals = totals + band_of_swaps(relocated[..., here, after], relocated[..., after, here], *vectors)
     return totals[0] / totals[2], totals[1] / totals[2]
 
 
@@ -252,18 +248,6 @@ def band_of_swaps(
     share = torch.addcmul(one, r, r).mul_(torch.addcmul(one, s, s)).rsqrt_() * weight
     straight, crossed = share * torch.addcmul(one, r, s), share * (r + s)
     return torch.stack([part.sum((-2, -1)) for part in (straight, crossed, weight)])
-
-
-@cache
-def fused_band() -> Callable[..., Tensor]:
-    """Return `band_of_swaps` as one kernel for any sizes."""
-    return torch.compile(band_of_swaps, dynamic=True)
-
-
-@cache
-def has_triton() -> bool:
-    """Return whether PyTorch can compile kernels for the GPU here."""
-    return importlib.util.find_spec("triton") is not None
 
 
 def pair_cosines(v1: Tensor, v2: Tensor, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:

@@ -41,6 +41,19 @@ def test_learnt_ids_run_from_fast_to_nope():
     assert sweep.learnt_ids(accuracy, planes=1) == [1, 30, 0]
 
 
+def test_learnt_angles_in_words_are_runs_of_neighbours():
+    assert sweep.learnt_words(table({0: 0.95, 1: 0.95, 2: 0.85, 28: 0.9, 30: 0.9})) == "IDs 1, 28 to NoPE"
+    assert sweep.learnt_words(table({0: 0.95, 1: 0.3})) == "NoPE"
+    assert sweep.learnt_words(table({0: 0.3, 1: 0.95})) == "ID 1"
+    assert sweep.learnt_words(table({0: 0.3, 1: 0.3})) == "no angle"
+
+
+def test_short_keys_are_counted_against_the_median_symbol():
+    key = torch.tensor([[[3.0, 4.0], [0.0, 5.0], [2.4, 0.0], [2.6, 0.0], [5.0, 0.0], [0.0, 0.1]]])
+    assert sweep.short_keys(key, 5).tolist() == pytest.approx([0.2])
+    assert sweep.short_keys(key.expand(2, 3, 1, 6, 2), 6).shape == (2, 3, 1)
+
+
 def test_mismatched_angles_are_those_on_the_wrong_side_and_in_between():
     means = {1: 0.6, 5: 0.9, 9: 0.5, 20: 0.15, 0: 0.1}
     by_place = places({1: -0.3, 5: 0.0, 9: 0.3, 20: 0.3, 0: 0.0}, means)

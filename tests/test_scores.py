@@ -66,7 +66,7 @@ def test_closed_form_agrees_with_permuting(blocks, temperature, layout, dim, rot
 
 @pytest.mark.parametrize("temperature, tolerance", [(0.1, 1e-5), (1e-4, 5e-4)])
 def test_float32_agrees_with_permuting(temperature, tolerance):
-    for seed in range(20):
+    for seed in range(5):
         query, keys, extra, places = random_head(16, 32, 32, "interleaved", seed, 2.0)
         expected = truth(query.float().double(), keys.float().double(), extra, places, None, temperature)
         relocated = relocated_logits(query.float(), keys.float(), **places)

@@ -14,10 +14,10 @@ from torch import Tensor
 from .. import frequency_sweep as sweep
 from ..errors import InputError
 from ..experiments.canonical import TASKS, angle
-from ..margins import index_margin, smallest_turn
+from ..margins import smallest_turn
 from . import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC
 
-ANGLES = "Frequency ID of the head's angle (1 is the fastest)"
+ANGLES = "Frequency ID (1 is the fastest)"
 TASK_COLORS = dict(zip(TASKS, (CATEGORIES[0], CATEGORIES[1], CATEGORIES[2]), strict=True))
 MAPS = {"one-angle": "learnt maps", "fixed-maps": "fixed maps"}
 DASHES = ([1, 0], [6, 3], [2, 2])
@@ -56,21 +56,14 @@ def menu(name: str, options: Sequence[str], label: str) -> alt.Parameter:
     return alt.param(name=name, value=options[-1], bind=alt.binding_select(options=list(options), name=f"{label} "))
 
 
+def legend() -> alt.Legend:
+    """Return a legend without title in full strength, though bands behind the lines are pale."""
+    return alt.Legend(title=None, symbolOpacity=1)
+
+
 def percent(title: str = "Accuracy") -> alt.Axis:
     """Return an axis in per cent."""
     return alt.Axis(format="%", title=title)
-
-
-def span(ids: list[int]) -> str:
-    """Return frequency IDs in words.
-
-    >>> span([3, 4, 0]), span([])
-    ('3 to NoPE', 'none')
-    """
-    if not ids:
-        return "none"
-    first, last = angle_name(ids[0]), angle_name(ids[-1])
-    return first if len(ids) == 1 else f"{first} to {last}"
 
 
 def accuracy_by_angle(accuracy: pd.DataFrame) -> alt.LayerChart:
@@ -87,7 +80,9 @@ def accuracy_by_angle(accuracy: pd.DataFrame) -> alt.LayerChart:
         .transform_filter("datum.count == planes && datum.maps == maps")
         .encode(
             x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
-            color=alt.Color("task:N", title=None).scale(domain=list(TASK_COLORS), range=list(TASK_COLORS.values())),
+            color=alt.Color("task:N", legend=legend()).scale(
+                domain=list(TASK_COLORS), range=list(TASK_COLORS.values())
+            ),
         )
     )
     line = base.mark_line(point=True).encode(
@@ -96,15 +91,15 @@ def accuracy_by_angle(accuracy: pd.DataFrame) -> alt.LayerChart:
         tooltip=["task:N", "head:N", alt.Tooltip("angle:Q", format=".3g"), alt.Tooltip("mean:Q", format=".1%")],
     )
     many = int(table["planes"].max())
-    learnt = {task: sweep.learnt_ids(table, piece="one-angle", task=task, planes=many) for task in TASKS}
-    words = "; ".join(f"{task} {span(ids)}" for task, ids in learnt.items())
+    learnt = [sweep.learnt_words(table, piece="one-angle", task=task, planes=many) for task in TASKS]
+    words = "; ".join(f"{task} with {ids}" for task, ids in zip(TASKS, learnt, strict=True))
     return (
         (base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q"), y2="high:Q") + line)
         .add_params(*chosen)
         .properties(
             title=alt.Title(
-                f"Learnt to {sweep.LEARNT:.0%} with one angle and {planes_words(many)}: {words}",
-                subtitle="Frequency IDs; accuracy at the end of training, mean and 95 % interval over seeds",
+                f"Learnt to {sweep.LEARNT:.0%} with {planes_words(many)} and learnt maps: {words}",
+                subtitle="Accuracy at the end of training, mean and 95 % interval over seeds",
             ),
             description="Line chart: final accuracy of Index, Retrieval and Partial induction by the frequency ID of "
             f"the head's one angle. Learnt with {planes_words(many)}: {words}.",
@@ -197,12 +192,20 @@ def bend_by_angle(by_place: pd.DataFrame, planes: int) -> alt.FacetChart:
             alt.Tooltip("p_value:Q", format=".3f"),
         ],
     )
-    title = f"Where accuracy bends over the place: up is U, down is inverse U ({planes_words(planes)})"
+    wrong = found[found["mismatched"]]
+    counts = [
+        f"{task} {shape_words(wrong[wrong['task'] == task], shape)} of {int((wrong['task'] == task).sum())}"
+        for task, shape in zip(TASKS, ("U", "inverse U", "inverse U"), strict=True)
+    ]
+    title = f"Mismatched angles, {planes_words(planes)}: {', '.join(counts)}"
     return (
         (rule + point)
         .properties(height=130, width=470)
         .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
-        .properties(title=title, description=f"Dot plots by task. {title}.")
+        .properties(
+            title=alt.Title(title, subtitle="Bend of accuracy over the answer's place: up is U, down is inverse U"),
+            description=f"Dot plots by task: bend of accuracy over the place of the answer, by angle. {title}.",
+        )
     )
 
 
@@ -213,19 +216,29 @@ def scores_by_angle(scores: pd.DataFrame, planes: int, temperature: float) -> al
     found, order = named(sweep.over_seeds(long, ["task", "kind", "first_id"], "score"))
     base = alt.Chart(found).encode(
         x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
-        color=alt.Color("kind:N", title=None).scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC]),
+        color=alt.Color("kind:N", legend=legend()).scale(
+            domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC]
+        ),
     )
     line = base.mark_line(point=True).encode(
         y=alt.Y("mean:Q", title="Score").scale(domain=[0, 1]),
         strokeDash=alt.StrokeDash("kind:N", title=None).scale(domain=["positional", "symbolic"], range=DASHES[:2]),
         tooltip=["task:N", "kind:N", "head:N", alt.Tooltip("mean:Q", format=".3f")],
     )
-    title = f"What trained heads do, by their angle ({planes_words(planes)}, τ = {temperature:g})"
+    ahead = found.pivot_table(index=["task", "first_id"], columns="kind", values="mean", observed=True)
+    symbolic = (ahead["symbolic"] > ahead["positional"] + 0.5).groupby("task", observed=True).sum()
+    title = f"Clearly symbolic at {', '.join(f'{symbolic[task]} ({task})' for task in TASKS)} of {len(order)} angles"
     return (
         (base.mark_area(opacity=0.2).encode(y="low:Q", y2="high:Q") + line)
         .properties(height=130, width=470)
         .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
-        .properties(title=title, description=f"Line charts by task: positional and symbolic scores. {title}.")
+        .properties(
+            title=alt.Title(
+                title,
+                subtitle=f"Symbolic score at least 0.5 above positional; {planes_words(planes)}, τ = {temperature:g}",
+            ),
+            description=f"Line charts by task: positional and symbolic scores of the trained heads. {title}.",
+        )
     )
 
 
@@ -294,7 +307,7 @@ def accuracy_by_planes(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
     names = [planes_words(p) for p in counts]
     base = alt.Chart(found).encode(
         x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0),
-        color=alt.Color("size:N", title=None).scale(domain=names, range=list(SHADES[: len(names)])),
+        color=alt.Color("size:N", legend=legend()).scale(domain=names, range=list(SHADES[: len(names)])),
         detail="size:N",
     )
     line = base.mark_line(point=True).encode(
@@ -319,7 +332,9 @@ def borders(accuracy: pd.DataFrame, planes: int) -> alt.FacetChart:
     names = [f"{n} tokens" for n in lengths]
     base = alt.Chart(found).encode(
         x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0),
-        color=alt.Color("tokens:N", title=None, sort=names).scale(domain=names, range=[CATEGORIES[3], CATEGORIES[4]]),
+        color=alt.Color("tokens:N", legend=legend(), sort=names).scale(
+            domain=names, range=[CATEGORIES[3], CATEGORIES[4]]
+        ),
     )
     line = base.mark_line(point=True).encode(
         y=alt.Y("mean:Q", axis=percent()).scale(domain=[0, 1]),
@@ -367,8 +382,8 @@ def accuracy_over_training(accuracy: pd.DataFrame, task: str, planes: int) -> al
         alt.Chart(found)
         .mark_rect()
         .encode(
-            x=alt.X("step:O", title="Training step").axis(labelAngle=-45, format=",d"),
-            y=alt.Y("head:O", title="Frequency ID", sort=order),
+            x=alt.X("step:O", title="Training step").axis(labelAngle=-45, format=",d", labelOverlap=True),
+            y=alt.Y("head:O", title="Frequency ID", sort=order).axis(labelOverlap=True),
             color=alt.Color("mean:Q", title="Accuracy").scale(domain=[0, 1], scheme="viridis").legend(format="%"),
             tooltip=["head:N", "step:Q", alt.Tooltip("mean:Q", format=".1%")],
         )
@@ -381,29 +396,118 @@ def accuracy_over_training(accuracy: pd.DataFrame, task: str, planes: int) -> al
 
 
 def index_and_spacing(accuracy: pd.DataFrame, planes: int) -> alt.LayerChart:
-    """Return Index's accuracy beside how far apart its places stand on the circle, by angle."""
-    length = int(sweep.heads(accuracy, piece="one-angle", task="index")["length"].iloc[0])
-    found, order = named(sweep.by_angle(accuracy, piece="one-angle", task="index", planes=planes))
-    found = found[found["first_id"] > 0].copy()
-    even = 2 * np.pi / (length - 1)
-    found["spacing"] = [smallest_turn(a, length) / even for a in found["angle"]]
-    found["margin"] = [index_margin(a, length) for a in found["angle"]]
-    found["measured"], found["computed"] = "accuracy of the trained head", "closest two places, share of even spacing"
-    names = ["accuracy of the trained head", "closest two places, share of even spacing"]
-    rank = found[["mean", "spacing"]].corr("spearman").iloc[0, 1]
-    color = alt.Color("measured:N", title=None).scale(domain=names, range=[TASK_COLORS["index"], NEUTRAL])
-    base = alt.Chart(found).encode(x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True))
-    tips = ["head:N", alt.Tooltip("angle:Q", format=".3g"), alt.Tooltip("mean:Q", format=".1%")]
-    tips += [alt.Tooltip("spacing:Q", format=".2f"), alt.Tooltip("margin:Q", format=".2g")]
-    line = base.mark_line(point=True).encode(y=alt.Y("mean:Q", axis=percent("Share")), color=color, tooltip=tips)
-    spacing = base.mark_line(point=True, strokeDash=[6, 3]).encode(
-        y=alt.Y("spacing:Q").scale(domain=[0, 1]), color=alt.Color("computed:N").scale(domain=names), tooltip=tips
+    """Return Index's accuracy with learnt and fixed maps beside how far apart its places stand, by angle."""
+    table = sweep.heads(accuracy[accuracy["piece"].isin(MAPS)], task="index", planes=planes)
+    length = int(table["length"].iloc[0])
+    found, order = named(sweep.over_seeds(sweep.ends(table[table["first_id"] > 0]), ["piece", "first_id"]))
+    found["line"] = [f"accuracy, {MAPS[piece]}" for piece in found["piece"]]
+    spacing = found.drop_duplicates("first_id").assign(line="closest two places ÷ even spacing")
+    spacing["mean"] = [smallest_turn(a, length) / (2 * np.pi / (length - 1)) for a in spacing["angle"]]
+    names = [*(f"accuracy, {words}" for words in MAPS.values()), "closest two places ÷ even spacing"]
+    widest = spacing.loc[spacing["mean"].idxmax()]
+    there = found[found["head"] == widest["head"]].set_index("piece")["mean"]
+    title = (
+        f"Places stand farthest apart at ID {widest['head']}; heads with learnt maps reach "
+        f"{there['one-angle']:.0%} there, with fixed maps {there['fixed-maps']:.0%}"
     )
-    title = f"Index by angle, and how far apart its places stand on the circle: rank correlation {rank:.2f}"
-    return (line + spacing).properties(
-        title=alt.Title(title, subtitle=f"{length} tokens, {planes_words(planes)}; even spacing is the best there is"),
-        description=f"Line chart by frequency ID. {title}.",
+    below = alt.Legend(title=None, orient="bottom", columns=1, labelLimit=320)
+    return (
+        alt.Chart(pd.concat([found, spacing]))
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
+            y=alt.Y("mean:Q", axis=percent("Share")).scale(domain=[0, 1]),
+            color=alt.Color("line:N", legend=below).scale(
+                domain=names, range=[TASK_COLORS["index"], CATEGORIES[3], NEUTRAL]
+            ),
+            strokeDash=alt.StrokeDash("line:N", legend=below).scale(domain=names, range=DASHES),
+            tooltip=["line:N", "head:N", alt.Tooltip("angle:Q", format=".3g"), alt.Tooltip("mean:Q", format=".1%")],
+        )
+        .properties(
+            title=alt.Title(title, subtitle=f"{length} tokens, {planes_words(planes)}; mean over seeds"),
+            description=f"Line chart by frequency ID. {title}.",
+            height=280,
+        )
+    )
+
+
+def errors_and_short_keys(accuracy: pd.DataFrame, key: Tensor, ids: list[int], symbols: int) -> alt.LayerChart:
+    """Return the error of one-plane Index heads by their share of symbols with a short key, a dot a head and seed.
+
+    Args:
+        accuracy: the sweep's table.
+        key: (seeds, heads, V, 2) contents of the keys, the first ``symbols`` tokens the symbols.
+        ids: frequency IDs of the heads.
+        symbols: number of symbols.
+
+    Raises:
+        InputError: as many IDs as heads are wanted.
+    """
+    if key.ndim != 4 or key.shape[1] != len(ids):
+        raise InputError(f"key {tuple(key.shape)}: expected (seeds, {len(ids)}, V, 2)")
+    short = sweep.short_keys(key, symbols)
+    final = sweep.ends(sweep.heads(accuracy, piece="one-angle", task="index", planes=1))
+    final = final[final["first_id"].isin(ids)].copy()
+    first = int(final["seed"].min())
+    final["short"] = [float(short[int(row.seed) - first, ids.index(int(row.first_id))]) for row in final.itertuples()]
+    final["error"], final["head"] = 1 - final["accuracy"], [f"ID {i}" for i in final["first_id"]]
+    names = [f"ID {i}" for i in ids]
+    correlation = final[["short", "error"]].corr().iloc[0, 1]
+    title = f"Index heads fail on the symbols whose key is short: correlation {correlation:.2f}"
+    top = float(final[["short", "error"]].max().max()) * 1.05
+    line = (
+        alt.Chart(pd.DataFrame({"x": [0.0, top]})).mark_line(color=NEUTRAL, strokeDash=[4, 4]).encode(x="x:Q", y="x:Q")
+    )
+    points = (
+        alt.Chart(final)
+        .mark_point(filled=True, size=60, opacity=0.8)
+        .encode(
+            x=alt.X("short:Q", title="Symbols with a short key", axis=percent("Symbols with a short key")),
+            y=alt.Y("error:Q", axis=percent("Wrong answers")),
+            color=alt.Color("head:N", title=None, sort=names).scale(domain=names, range=list(CATEGORIES[: len(names)])),
+            shape=alt.Shape("head:N", title=None, sort=names).scale(domain=names),
+            tooltip=["head:N", "seed:Q", alt.Tooltip("short:Q", format=".1%"), alt.Tooltip("error:Q", format=".1%")],
+        )
+    )
+    return (line + points).properties(
+        title=alt.Title(
+            title, subtitle="Short: under half the median symbol's; a dot a head and seed; dashed: error = share"
+        ),
+        description=f"Scatter plot of wrong answers by the share of symbols with a short key. {title}.",
         height=280,
+    )
+
+
+def starts_compared(accuracy: pd.DataFrame, wide: pd.DataFrame, planes: int, names: tuple[str, str]) -> alt.FacetChart:
+    """Return final accuracy by angle of two runs with learnt maps, named ``names``, for every task."""
+    parts = []
+    for table, run in zip((accuracy, wide), names, strict=True):
+        final = sweep.ends(sweep.heads(table, piece="one-angle", planes=planes))
+        parts.append(sweep.over_seeds(final, ["task", "first_id"]).assign(run=run))
+    found, order = named(pd.concat(parts, ignore_index=True))
+    nope = found[(found["task"] == "retrieval") & (found["first_id"] == 0)].set_index("run")["mean"]
+    title = (
+        f"Retrieval without angle: {nope[names[0]]:.0%} from the {names[0]}, {nope[names[1]]:.0%} from the {names[1]}"
+    )
+    base = alt.Chart(found).encode(
+        x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
+        color=alt.Color("run:N", legend=legend(), sort=list(names)).scale(
+            domain=list(names), range=[CATEGORIES[3], CATEGORIES[4]]
+        ),
+    )
+    line = base.mark_line(point=True).encode(
+        y=alt.Y("mean:Q", axis=percent()).scale(domain=[0, 1]),
+        strokeDash=alt.StrokeDash("run:N", title=None, sort=list(names)).scale(domain=list(names), range=DASHES[:2]),
+        tooltip=["task:N", "run:N", "head:N", alt.Tooltip("mean:Q", format=".1%")],
+    )
+    return (
+        (base.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q") + line)
+        .properties(height=130, width=470)
+        .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
+        .properties(
+            title=alt.Title(title, subtitle=f"{planes_words(planes)}, learnt maps; mean and 95 % interval over seeds"),
+            description=f"Line charts by task: accuracy by angle of two runs. {title}.",
+        )
     )
 
 

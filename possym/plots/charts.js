@@ -45,6 +45,9 @@
       const legend = { columns: Math.max(1, Math.floor(width / 130)) };
       copy.config = Object.assign({}, copy.config, { legend: Object.assign(legend, (copy.config || {}).legend) });
     }
+    if (copy.facet && copy.facet.row && copy.spec.width) {
+      copy.spec.width = Math.min(copy.spec.width, Math.max(120, width - 1.5 * AXES));
+    }
     if (copy.hconcat && width < NARROW) {
       copy.vconcat = copy.hconcat;
       delete copy.hconcat;
@@ -56,7 +59,10 @@
     (copy.hconcat || []).forEach((panel) => widen(panel, copy.hconcat.length));
     (copy.vconcat || []).forEach((panel) => widen(panel, 1));
     if (facet) {
-      facet.columns = Math.min(facet.columns || 3, Math.max(1, Math.floor(width / 240)));
+      const wanted = facet.columns || 3;
+      const panel = (copy.spec || copy).width;
+      facet.columns = Math.min(wanted, Math.max(1, Math.floor(width / (panel ? panel + 60 : 240))));
+      if (wanted === 4 && facet.columns === 3) facet.columns = 2; // no row of one under a row of three
       widen(copy.spec || copy, facet.columns);
     }
     return copy;

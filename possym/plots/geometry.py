@@ -6,7 +6,7 @@ import pandas as pd
 from . import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC
 from .exclusion import slider
 
-SCALINGS = ("none", "linear", "dynamic", "yarn", "llama3", "p-RoPE", "longrope (example)")
+SCALINGS = ("linear", "dynamic", "yarn", "llama3", "longrope (example)")
 WIDTH = 128
 SIDE = 108  # pixels of a plane that spans −1.2 to 1.2
 RING = 3.141593 * (SIDE / 2.4) ** 2  # a point of radius 1, whose size is its area
@@ -62,13 +62,12 @@ def scaled_angle(dim: int = WIDTH) -> str:
     yarn = f"{plain} * (1 - {share} + {share} / factor)"
     kept = f"clamp(({trained} * {plain} / (2 * PI) - 1) / 3, 0, 1)"
     llama3 = f"{plain} * ({kept} + (1 - {kept}) / factor)"
-    p_rope = f"(datum.k < floor(proportion * {dim} / 2) ? {plain} : 0)"
     longrope = f"{plain} / (1 + (factor - 1) * datum.k / {dim // 2 - 1})"
-    named = dict(zip(SCALINGS, (plain, f"{plain} / factor", dynamic, yarn, llama3, p_rope, longrope), strict=True))
+    named = dict(zip(SCALINGS, (f"{plain} / factor", dynamic, yarn, llama3, longrope), strict=True))
     expression = "0"
     for name, formula in named.items():
         expression = f"scaling == '{name}' ? {formula} : ({expression})"
-    return expression
+    return f"datum.k < floor(proportion * {dim} / 2) ? ({expression}) : 0"
 
 
 def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
@@ -78,12 +77,12 @@ def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
         dim: width of the head.
     """
     params = [
-        alt.param(name="scaling", value="none", bind=alt.binding_select(options=list(SCALINGS), name="Scaling ")),
+        alt.param(name="scaling", value="linear", bind=alt.binding_select(options=list(SCALINGS), name="Scaling ")),
         slider("logbase", 4, 2, 7, 0.1, "log₁₀ of the base"),
-        slider("factor", 8, 1, 32, 1, "Scaling factor"),
+        slider("factor", 1, 1, 32, 1, "Scaling factor"),
         slider("logtrained", 12, 8, 17, 1, "log₂ of the length in training"),
         slider("loglength", 14, 8, 20, 1, "log₂ of the input's length"),
-        slider("proportion", 0.75, 0, 1, 0.05, "p-RoPE: share of planes that turn"),
+        slider("proportion", 1, 0, 1, 0.05, "p-RoPE: share of planes that turn"),
     ]
     base = (
         alt.Chart(alt.sequence(0, dim // 2, as_="k"))
@@ -194,10 +193,10 @@ def retrieval_logits(theta: float = 0.0027, alphabet: int = 8, length: int = 100
     )
     crossing = (
         alt.Chart(pd.DataFrame({"zero": [0]}))
-        .transform_calculate(d="PI / alphabet / theta")
-        .transform_filter("datum.d < n")
+        .transform_calculate(crossing="PI / alphabet / theta", d="min(datum.crossing, n)")
         .mark_rule(strokeDash=[4, 4])
-        .encode(x="d:Q")
+        # Hidden and not filtered out: an axis cannot be fitted to a rule that has no rows.
+        .encode(x="d:Q", opacity=alt.condition("datum.crossing < n", alt.value(0.6), alt.value(0)))
     )
     return (
         (lines + crossing)

@@ -85,13 +85,13 @@ def steps_to_learn(accuracy: pd.DataFrame, level: float = 0.9) -> alt.LayerChart
     letter = published("P2.fig2.letter.learnt_step").value
     readings = [("number", hop_words(1), published("P2.fig2.number.one_hop_step").value)]
     readings += [("letter", hops, letter) for hops in sorted(learnt.loc[learnt["task"] == "letter", "hops"].unique())]
-    paper = pd.DataFrame(readings, columns=["task", "hops", "step"]).assign(source="the paper, off its plot")
+    paper = pd.DataFrame(readings, columns=["task", "hops", "step"]).assign(source="the paper (plot)")
     data = pd.concat([learnt, paper[paper["task"].isin(learnt["task"])]], ignore_index=True)
     missing = int(data["step"].isna().sum())
     data["row"] = data["task"] + ", " + data["hops"]
     data["who"] = ["the paper" if pd.isna(seed) else f"seed {seed:.0f}" for seed in data["seed"]]
     rows = [f"{task}, {hops}" for task in TASKS for hops in sorted(data["hops"].unique())]
-    sources = ["a seed here", "the paper, off its plot"]
+    sources = ["a seed here", "the paper (plot)"]
     title = f"When each hop count first reaches {level:.0%} accuracy"
     left_out = f"; {missing} never do and are left out" if missing else ""
     return (
@@ -161,7 +161,11 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
         .mark_rect()
         .encode(
             x=alt.X("evaluation:O", title=f"{STEP} (evaluations, denser early)").axis(
-                labelExpr=f"({{{labels}}})[datum.value]", labelOverlap=True, labelAngle=0, ticks=False
+                labelExpr=f"({{{labels}}})[datum.value]",
+                labelOverlap=True,
+                labelSeparation=8,
+                labelAngle=0,
+                ticks=False,
             ),
             y=layers,
             color=alt.Color("color:N", scale=None),
@@ -263,7 +267,7 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
         .add_params(at, task)
         .properties(
             title=alt.Title(
-                "Where each layer's head goes in training",
+                "Every head leaves the corner where both scores are high",
                 subtitle="Number: layer; median over seeds; shaded corners: pure at γ = 0.1",
             ),
             description="Scatter plot with a slider over training: each layer's head by symbolic score (across) and "

@@ -96,7 +96,8 @@ def balance(batch: Batch) -> alt.FacetChart:
     )
     counts["class"] = [f"{hops} hop{'s' if hops > 1 else ''}" for hops in counts["hops"]]
     low, high = counts["sequences"].min(), counts["sequences"].max()
-    title = f"Every place holds the answer {low:,} to {high:,} times in each hop class"
+    times = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    title = f"Every place holds the answer {times} times in each hop class"
     return (
         alt.Chart(counts)
         .mark_bar(color=CATEGORIES[0])

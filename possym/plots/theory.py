@@ -141,21 +141,27 @@ def temperature_chart(index: pd.DataFrame, retrieval: pd.DataFrame) -> alt.Layer
             rows.append(part.assign(head=name, source=source))
         if name == "Retrieval":
             part = chosen[["n", "integer_beta"]].rename(columns={"integer_beta": "value"})
-            rows.append(part.assign(head="Retrieval, query keeps itself", source="exact"))
+            rows.append(part.assign(head="Retrieval of itself", source="exact"))
     table = pd.concat(rows)
     table = table[(table["value"] > 1e-3) & (table["value"] < 1e9) & ((table["n"] <= 30) | (table["n"] % 10 == 0))]
-    heads = ["Index", "Retrieval", "Retrieval, query keeps itself"]
+    heads = ["Index", "Retrieval", "Retrieval of itself"]
     base = alt.Chart(table).encode(
         x=alt.X("n:Q", title="Length n (places)"),
         y=alt.Y("value:Q", title="Inverse temperature β")
         .scale(type="log")
         .axis(format="~e", values=[10**power for power in range(7)]),
-        color=alt.Color("head:N", title=None).scale(domain=heads, range=[POSITIONAL, SYMBOLIC, CATEGORIES[1]]),
+        color=alt.Color("head:N", title=None)
+        .scale(domain=heads, range=[POSITIONAL, SYMBOLIC, CATEGORIES[1]])
+        .legend(columns=1),
         tooltip=["head:N", "source:N", "n:Q", alt.Tooltip("value:Q", format=",.3f")],
     )
     lines = base.transform_filter("datum.source != 'measured'").mark_line()
     points = base.transform_filter("datum.source == 'measured'").mark_point(size=28)
-    dashes = alt.StrokeDash("source:N", title=None).scale(domain=["exact", "ln(n − 1)/margin"], range=[[1, 0], [5, 4]])
+    dashes = (
+        alt.StrokeDash("source:N", title=None)
+        .scale(domain=["exact", "ln(n − 1)/margin"], range=[[1, 0], [5, 4]])
+        .legend(columns=1)
+    )
     return (lines.encode(strokeDash=dashes) + points).properties(
         title=alt.Title(
             "Index asks for ever sharper softmax, Retrieval hardly",
@@ -279,4 +285,37 @@ def two_angle_chart(table: pd.DataFrame) -> alt.LayerChart:
         height=240,
         description="Line chart of accuracy by second angle for two to five keys: one up to the dashed limit of each "
         "number of keys, lower beyond.",
+    )
+
+
+def pair_chart(heads: list[list[dict[str, str | float]]]) -> alt.FacetChart:
+    """Return the margins of `possym.theory.statements_p1.pair_margins`, a slider picking one of several draws."""
+    table = pd.concat([pd.DataFrame(rows).assign(draw=number) for number, rows in enumerate(heads, 1)])
+    table["panel"] = table["task"] + ": " + table["head"]
+    table["answer"] = ["right" if margin > 0 else "wrong" for margin in table["margin"]]
+    return (
+        alt.Chart(table)
+        .mark_bar(size=22)
+        .encode(
+            x=alt.X("margin:Q", title="Lead of the right answer").scale(domain=[-1, 1]),
+            y=alt.Y("input:N", title=None),
+            color=alt.Color("answer:N", title=None).scale(
+                domain=["right", "wrong"], range=[CATEGORIES[0], CATEGORIES[1]]
+            ),
+            facet=alt.Facet("panel:N", title=None, columns=3, sort=list(dict.fromkeys(table["panel"]))),
+            tooltip=["panel:N", "input:N", "answer:N", alt.Tooltip("margin:Q", format=".3f")],
+        )
+        .transform_filter("datum.draw == draw")
+        .resolve_scale(y="independent")
+        .add_params(slider("draw", 2, 1, len(heads), 1, "Draw of the random heads"))
+        .properties(
+            title=alt.Title(
+                "What the wrong kind of head gains on one input it loses on the other",
+                subtitle="Two inputs a task; above: random heads of the wrong kind, below: the head built for the task",
+            ),
+            height=70,
+            description="Six small bar charts of the right answer's lead on two inputs: for random heads of the wrong "
+            "kind one lead is the negative of the other, for the three constructed heads both are positive. A slider "
+            "draws other random heads.",
+        )
     )

@@ -79,6 +79,51 @@ def retrieval_inputs(symbols: int, attributes: int, length: int, last: bool) -> 
     return tokens[valid], answer[valid]
 
 
+def pair_margins(seed: int = 0, beta: float = 4.0) -> list[dict[str, str | float]]:
+    """Return by how much each head's right answer leads on the two inputs that no head of the wrong kind tells apart.
+
+    For Index, Retrieval and Partial induction, two keys each: a random head of the wrong kind, whose two margins add
+    up to at most 0, and the head built for the task, whose margins are both positive.
+
+    Args:
+        seed: of the random heads.
+        beta: inverse temperature of the softmax.
+
+    Returns:
+        Rows with task, head, input and margin, the right answer's output coordinate minus the wrong one's.
+
+    Source: 2511.11579, theorems 2 to 6 and corollary 1.
+
+    >>> [round(row["margin"], 2) for row in pair_margins() if row["head"] == "symbolic, no angle"]
+    [0.95, 0.95]
+    """
+    generator = torch.Generator().manual_seed(seed)
+    draw = {"generator": generator, "dtype": torch.float64}
+    _, attributes = pair_tables(2, 2)
+    counting, last = h_pos(2, 2, math.pi / 2), torch.tensor([[0, 1, 4], [1, 0, 4]])
+    alike = [torch.randn(1, 4, **draw).expand(6, 4) for _ in range(2)]
+    by_place = ConstructedHead(*alike, attributes, torch.tensor([1.0, 0.1], dtype=torch.float64))
+    index_keys, (once, answer) = torch.stack(index_pairs(2, 2)[0]), one_answer_inputs(2)
+    studies = [
+        ("Index", "symbolic, random", symbolic_head(torch.randn(4, 4, **draw), counting.value_table), index_keys),
+        ("Retrieval", "positional, random", by_place, once),
+        ("Partial induction", "symbolic, random", symbolic_head(torch.randn(6, 6, **draw), attributes), last),
+        ("Index", "positional, one angle", counting, index_keys),
+        ("Retrieval", "symbolic, no angle", h_sym(2, 2), once),
+        ("Partial induction", "both, two angles", two_angle(2, 2, 1.0), last),
+    ]
+    answers = {"Index": index_keys[:, 0], "Retrieval": answer, "Partial induction": last[:, 1]}
+    names = {"Index": ["a", "b", "first?", "second?"], "pairs": ["a1", "a2", "b1", "b2", "a?", "b?"]}
+    rows = []
+    for task, kind, head, tokens in studies:
+        output = head.output(tokens, beta)[:, -1]
+        for row, right, values in zip(tokens.tolist(), answers[task].tolist(), output.tolist(), strict=True):
+            words = names.get(task, names["pairs"])
+            text = " ".join(words[token] for token in row)
+            rows.append({"task": task, "head": kind, "input": text, "margin": values[right] - values[1 - right]})
+    return rows
+
+
 @check(
     P1,
     "Theorem 1",

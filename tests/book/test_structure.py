@@ -28,6 +28,8 @@ def tagged(cells, tag):
 def text_of(chapter):
     return "\n".join(cell.source for cell in cells_of(chapter) if cell.cell_type == "markdown")
 
+GUIDE = "12-profile-your-own-model"  # shows how to use the library; no paper claims anything about the reader's model
+
 
 def test_parameters_come_first_with_the_standard_values(chapter):
     cells = cells_of(chapter)
@@ -50,6 +52,9 @@ def test_studies_are_loaded_by_the_parameters_and_say_where_they_come_from(chapt
 
 def test_it_ends_with_what_holds_and_exercises(chapter):
     titles = re.findall(r"^## (.+)$", text_of(chapter), re.MULTILINE)
+    if chapter.stem == GUIDE:
+        assert titles[-1] == "Exercises" and not any(claim.chapter == chapter.stem for claim in CLAIMS)
+        return
     assert titles[-2:] == ["What holds", "Exercises"]
     source = "\n".join(cell.source for cell in cells_of(chapter) if cell.cell_type == "code")
     assert re.search(rf'claims\.what_holds\(\s*"{chapter.stem}"', source)
@@ -76,7 +81,8 @@ def test_cells_fit_on_a_screen_and_define_no_classes(chapter):
     for cell in cells_of(chapter):
         if cell.cell_type == "code":
             lines = cell.source.splitlines()
-            assert len(lines) <= SCREEN and max(map(len, lines), default=0) <= 130, cell.source
+            folded = {"hide-input", "remove-input", "hide-cell"} & set(cell.metadata.get("tags", []))
+            assert len(lines) <= SCREEN and (folded or max(map(len, lines), default=0) <= 130), cell.source
             assert not any(isinstance(node, ast.ClassDef) for node in ast.walk(ast.parse(cell.source)))
 
 

@@ -37,7 +37,7 @@ def x_order(chart):
 
 def test_accuracy_by_angle_names_what_is_learnt_and_runs_from_fast_to_nope(tables):
     chart = charts.accuracy_by_angle(tables["accuracy"])
-    assert "index 1 to 7; retrieval 10 to NoPE; partial-induction none" in title_of(chart)
+    assert "index with IDs 1 to 7; retrieval with IDs 10 to NoPE; partial-induction with no angle" in title_of(chart)
     assert x_order(chart) == [*[str(i) for i in IDS if i], "NoPE"]
     rows = [r for r in data_of(chart) if (r["task"], r["first_id"], r["planes"]) == ("index", 3, 16)]
     assert {r["maps"]: r["mean"] for r in rows} == pytest.approx({"learnt maps": 0.95, "fixed maps": 0.93})
@@ -134,11 +134,55 @@ def test_accuracy_over_training_names_the_first_step(tables):
     assert "never at 90%" in title_of(charts.accuracy_over_training(tables["accuracy"], "partial-induction", 16))
 
 
-def test_spacing_is_the_share_of_even_spacing(tables):
-    rows = data_of(charts.index_and_spacing(tables["accuracy"], 16))
-    (row,) = [r for r in rows if r["first_id"] == 9]
-    assert row["spacing"] == pytest.approx(smallest_turn(0.1, 32) / (2 * np.pi / 31))
-    assert all(r["first_id"] for r in rows)
+def test_spacing_is_the_share_of_even_spacing_and_maps_keep_their_lines(tables):
+    chart = charts.index_and_spacing(tables["accuracy"], 16)
+    rows = {r["line"]: r["mean"] for r in data_of(chart) if r["first_id"] == 9}
+    assert rows == pytest.approx(
+        {
+            "accuracy, learnt maps": 0.5,
+            "accuracy, fixed maps": 0.48,
+            "closest two places ÷ even spacing": smallest_turn(0.1, 32) / (2 * np.pi / 31),
+        }
+    )
+    assert "farthest apart at ID 7; heads with learnt maps reach 95% there, with fixed maps 93%" in title_of(chart)
+    assert all(r["first_id"] for r in data_of(chart))
+
+
+def test_errors_stand_by_their_own_share_of_short_keys():
+    heads = [(first, seed) for first in (3, 9) for seed in (4, 5)]
+    accuracy = more(
+        "one-angle",
+        first_id=[first for first, _ in heads],
+        seed=[seed for _, seed in heads],
+        planes=[1] * 4,
+        step=[50] * 4,
+        accuracy=[0.7, 0.5, 1.0, 0.9],
+    )
+    length = torch.ones(2, 2, 7)
+    length[0, 0, 0] = length[1, 0, :2] = 0.1  # at ID 3 one short key of five in the first seed, two in the second
+    length[:, :, 5:] = 0.01  # queries' tokens do not count
+    key = torch.stack([length, torch.zeros_like(length)], -1)
+    chart = charts.errors_and_short_keys(accuracy, key, [3, 9], 5)
+    found = {(r["head"], r["seed"]): (r["short"], r["error"]) for r in data_of(chart) if "short" in r}
+    expected = {("ID 3", 4): (0.2, 0.3), ("ID 3", 5): (0.4, 0.5), ("ID 9", 4): (0, 0), ("ID 9", 5): (0, 0.1)}
+    assert found == {head: pytest.approx(values) for head, values in expected.items()}
+    assert f"correlation {np.corrcoef([0.2, 0.4, 0, 0], [0.3, 0.5, 0, 0.1])[0, 1]:.2f}" in title_of(chart)
+    with pytest.raises(InputError, match=r"expected \(seeds, 1, V, 2\)"):
+        charts.errors_and_short_keys(accuracy, key, [3], 5)
+
+
+def test_starts_are_compared_run_by_run(tables):
+    other = tables["accuracy"].assign(accuracy=tables["accuracy"]["accuracy"] * 0.8)
+    chart = charts.starts_compared(tables["accuracy"], other, 16, ("small", "wide"))
+    assert title_of(chart) == "Retrieval without angle: 95% from the small, 76% from the wide"
+    means = {r["run"]: r["mean"] for r in data_of(chart) if (r["task"], r["first_id"]) == ("index", 8)}
+    assert means == pytest.approx({"small": 0.5, "wide": 0.4})
+
+
+def test_titles_count_shapes_and_symbolic_angles(tables):
+    assert "index U at 3 of 3, retrieval inverse U at 3 of 3" in title_of(charts.bend_by_angle(tables["by_place"], 16))
+    title = title_of(charts.scores_by_angle(tables["scores"], 16, 0.1))
+    assert title == f"Clearly symbolic at 0 (index), {len(IDS)} (retrieval), 0 (partial-induction) of {len(IDS)} angles"
 
 
 def test_plane_scales_the_longest_to_one_and_keeps_sides_apart():

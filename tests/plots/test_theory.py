@@ -11,7 +11,6 @@ import vl_convert
 
 from possym import scaling
 from possym.plots import exclusion, geometry, theory
-from possym.rope import frequencies
 from possym.scores import exclusion as exclusion_of
 from possym.scores import swap_scores
 from possym.theory import (
@@ -23,6 +22,10 @@ from possym.theory import (
     retrieval_margin,
     symbolic_weight,
 )
+from possym.theory.statements_p1 import pair_margins
+
+from .drawn import draw as draw_chart
+from .drawn import marks
 
 
 def drawn(chart, layer, fields, **settings):
@@ -107,17 +110,16 @@ def test_weight_by_place(turns, n, beta):
         assert [rows[j] for j in range(n)] == pytest.approx(weight(n, angle, beta).tolist(), abs=1e-6)
 
 
+@pytest.mark.parametrize("proportion", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("factor", [1, 4, 16])
 @pytest.mark.parametrize(("logbase", "logtrained", "loglength"), [(4, 11, 14), (5.7, 13, 12)])
-def test_wavelengths(factor, logbase, logtrained, loglength):
+def test_wavelengths(proportion, factor, logbase, logtrained, loglength):
     base, trained, length = 10.0**logbase, 2**logtrained, 2**loglength
     expected = {
-        "none": frequencies(128, base),
         "linear": scaling.linear(128, base, factor),
         "dynamic": scaling.dynamic(128, base, factor, trained, length),
         "yarn": scaling.yarn(128, base, factor, trained),
         "llama3": scaling.llama3(128, base, factor, trained),
-        "p-RoPE": scaling.proportional(128, base, 0.3),
         "longrope (example)": scaling.longrope(128, base, 1 + (factor - 1) * torch.arange(64) / 63),
     }
     assert list(expected) == list(geometry.SCALINGS)
@@ -131,9 +133,10 @@ def test_wavelengths(factor, logbase, logtrained, loglength):
             logbase=logbase,
             logtrained=logtrained,
             loglength=loglength,
-            proportion=0.3,
+            proportion=proportion,
         )
         found = dict(rows)
+        angles = torch.where(scaling.proportional(128, base, proportion) > 0, angles, 0)
         assert [found[k + 1] for k in range(64)] == pytest.approx(angles.tolist(), rel=1e-4, abs=1e-12), name
 
 
@@ -160,3 +163,13 @@ def test_every_chart_states_a_finding_and_describes_itself():
         spec = chart.to_dict()
         assert len(spec["title"]["text"]) > 20 and len(spec["description"]) > 60
         assert len(json.dumps(spec)) < 40_000
+
+
+def test_pair_chart():
+    draws = [pair_margins(seed) for seed in range(3)]
+    for draw in (1, 3):
+        bars = marks(draw_chart(theory.pair_chart(draws), draw=draw), "bar")
+        found = sorted((bar["input"], float(bar["Lead of the right answer"].replace("−", "-"))) for bar in bars)
+        wanted = sorted((row["input"], row["margin"]) for row in draws[draw - 1])
+        assert [name for name, _ in found] == [name for name, _ in wanted]
+        assert [lead for _, lead in found] == pytest.approx([lead for _, lead in wanted], abs=1e-6)

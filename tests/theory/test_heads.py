@@ -22,6 +22,7 @@ from possym.theory import (
     two_angle,
 )
 from possym.theory.audit import sequences
+from possym.theory.statements_p1 import pair_margins
 from possym.theory.statements_p2 import letter_vocabulary, number_vocabulary
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -224,3 +225,21 @@ def test_vocabularies_are_read():
 def test_bad_input_is_refused(call):
     with pytest.raises(InputError, match=r"give|expected"):
         call()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pair_margins(seed):
+    rows = pair_margins(seed)
+    leads = [row["margin"] for row in rows]
+    for first, second in zip(leads[:6:2], leads[1:6:2], strict=True):
+        assert first == pytest.approx(-second) and abs(first) > 1e-6
+    # By hand, β = 4: the rival's logit and the question's own against the right key's.
+    e = math.exp
+    index_lead = (e(4) - 1) / (e(4) + 1 + e(-4))
+    retrieval_lead = (e(4) - 1) / (e(4) + 2)
+    near, far = 4 * (3 + math.cos(1)), 4 * (3 + math.cos(2))
+    induction_lead = (e(near) - e(far)) / (e(near) + e(far) + 1)
+    assert leads[6:] == pytest.approx([index_lead] * 2 + [retrieval_lead] * 2 + [induction_lead] * 2)
+    assert [row["input"] for row in rows[6:]] == [
+        "a b first?", "b a first?", "a1 b2 a?", "b2 a1 a?", "a1 a2 a?", "a2 a1 a?",
+    ]  # fmt: skip

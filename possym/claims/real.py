@@ -1,0 +1,194 @@
+"""Claims on real language models (chapter 10), measured on the stored study of one model.
+
+The papers' model is gemma-2-2b-it; the stored one is another, much smaller. So a claim is judged by what it says of
+real models, not by whether its numbers come back: direction, a test that respects layers, and a size that is stated.
+Scores are means over prompts of the binding task with the most pairs, statements as blocks.
+"""
+
+import pandas as pd
+
+from ..language_heads import gathered, mean_heads, thirds
+from ..published import published
+from ..results import Study
+from ..statistics import Estimate, correlation, early_late
+from .claim import Claim, Measurement, judge, not_testable
+
+CHAPTER = "10-profiling-real-models"
+STUDY = "real_models"
+BLOCKS = "statements"
+
+
+def task(study: Study) -> str:
+    """Return the name of the binding task with the most pairs."""
+    return f"binding, {max(study.manifest['config']['pairs'])} pairs"
+
+
+def interval(found: Estimate) -> str:
+    """Return interval and p-value in words."""
+    small = "p ≤ 0.0001" if found.p_value <= 1e-4 else f"p = {found.p_value:.2g}"
+    return f"95 % interval {found.low:.2f} to {found.high:.2f}, {small}, clustered by layer"
+
+
+def trade(study: Study) -> Measurement:
+    """Measure the correlation of both scores over heads."""
+    found = correlation(mean_heads(study.tables["heads"], task(study), BLOCKS))
+    sure = found.high < 0 and found.p_value <= 0.05
+    return Measurement(
+        f"r = {found.value:.2f}", interval(found), judge(found.high < -0.5 and found.p_value <= 1e-3, sure)
+    )
+
+
+def halves(score: str, sign: int):
+    """Measure the difference between the medians of early and late layers, which should have this sign."""
+
+    def measure(study: Study) -> Measurement:
+        heads = mean_heads(study.tables["heads"], task(study), BLOCKS)
+        early = heads["layer"] < (heads["layer"].max() + 1) // 2
+        found = early_late(heads, score)
+        ahead = sign * found.value > 0
+        medians = f"{heads[score][early].median():.2f} early, {heads[score][~early].median():.2f} late"
+        return Measurement(
+            f"median {medians}", interval(found), judge(ahead and found.p_value <= 0.05, ahead and found.p_value <= 0.2)
+        )
+
+    return measure
+
+
+def slow_symbolic(study: Study) -> Measurement:
+    """Measure both scores of the slowest third of the planes."""
+    found = thirds(study.tables["frequencies"], task(study), BLOCKS)["slow"]
+    holds = found["symbolic"] >= 0.9 and found["positional"] < found["symbolic"] - 0.1
+    return two_medians(found, "slowest third of the planes", holds, found["positional"] < found["symbolic"])
+
+
+def fast_positional(study: Study) -> Measurement:
+    """Measure both scores of the middle and the fastest third of the planes."""
+    found = thirds(study.tables["frequencies"], task(study), BLOCKS)
+    parts = [found["middle"], found["fast"]]
+    ahead = [part["positional"] > part["symbolic"] for part in parts]
+    words = [two_medians(part, name, True, True).measured for part, name in zip(parts, ("middle", "fast"), strict=True)]
+    return Measurement("; ".join(words), "medians over planes", judge(all(ahead), any(ahead)))
+
+
+def fastest_both(study: Study) -> Measurement:
+    """Measure both scores of the very fastest plane."""
+    found = thirds(study.tables["frequencies"], task(study), BLOCKS)["fastest"]
+    return two_medians(found, "ID 1", found.min() >= 0.9, found.max() >= 0.9)
+
+
+def two_medians(found: pd.Series, name: str, holds: bool, in_part: bool) -> Measurement:
+    """Return both medians in words, with the verdict."""
+    words = f"{name}: positional {found['positional']:.2f}, symbolic {found['symbolic']:.2f}"
+    return Measurement(words, "medians over planes", judge(bool(holds), bool(in_part)))
+
+
+def keys_gather(study: Study) -> Measurement:
+    """Measure in how many of the stored planes keys share a direction more than queries do."""
+    found = gathered(study.tables["planes"])
+    more = found["key"] > found["query"]
+    words = f"median resultant length {found['key'].median():.2f} of keys, {found['query'].median():.2f} of queries"
+    verdict = judge(more.all(), more.mean() > 0.5)
+    return Measurement(f"keys gather more in {more.sum()} of {len(more)} planes", words, verdict)
+
+
+def bounded(study: Study) -> Measurement:
+    """Measure the largest share of its bound that a head's variance reaches."""
+    heads = study.tables["heads"]
+    heads = heads[heads["bound"] > 0]
+    share = heads["variance"] / heads["bound"]
+    inside = share <= 1 + 1e-4
+    return Measurement(
+        f"variance at most {share.max():.2f} of the bound", f"{len(share):,} heads and prompts",
+        judge(inside.all(), inside.mean() > 0.99),
+    )  # fmt: skip
+
+
+def claim(id: str, where: str, statement: str, paper_value: str, criterion: str, measure, study=STUDY) -> Claim:
+    """Return a claim of this chapter."""
+    return Claim(
+        id=id, paper="P1", where=where, statement=statement, chapter=CHAPTER, paper_value=paper_value,
+        criterion=criterion, measure=measure, study=study,
+    )  # fmt: skip
+
+
+R = published("P1.binding.correlation").value
+EARLY, LATE = (published(f"P1.binding.median_positional_{half}").value for half in ("early", "late"))
+TESTED = "in the stated direction with p ≤ 0.05, layers permuted as wholes; in part with p ≤ 0.2"
+CLAIMS = (
+    claim(
+        "real-trade",
+        "section 4, gemma-2-2b-it",
+        "In a real model, the positional and the symbolic score of heads are negatively correlated.",
+        f"r = {R}",
+        "holds if the whole 95 % interval lies below −0.5 and p ≤ 0.001; in part if it lies below 0 and p ≤ 0.05",
+        trade,
+    ),
+    claim(
+        "real-early-positional",
+        "section 4, gemma-2-2b-it",
+        "Heads in the first half of the layers are more positional than those in the second.",
+        f"median {EARLY} early, {LATE} late",
+        f"holds if the difference of medians is {TESTED}",
+        halves("positional", 1),
+    ),
+    claim(
+        "real-late-symbolic",
+        "section 4, gemma-2-2b-it",
+        "Heads in the second half of the layers are more symbolic than those in the first.",
+        "reversed",
+        f"holds if the difference of medians is {TESTED}",
+        halves("symbolic", -1),
+    ),
+    claim(
+        "real-slow-symbolic",
+        "section 4, by frequency",
+        "Low frequencies score symbolic.",
+        "symbolic",
+        "holds if over the slowest third of the planes of all heads the median symbolic score is at least 0.9 and the "
+        "median positional score at least 0.1 lower; in part if it is lower",
+        slow_symbolic,
+    ),
+    claim(
+        "real-fast-positional",
+        "section 4, by frequency",
+        "Middle to high frequencies score positional.",
+        "positional",
+        "holds if in the middle and in the fastest third of all heads' planes the median positional score exceeds "
+        "the median symbolic one; in part if in one of them",
+        fast_positional,
+    ),
+    claim(
+        "real-fastest-both",
+        "section 4, by frequency",
+        "The very highest frequencies score both, since their attention is uniform.",
+        "both high",
+        "holds if over all heads both medians of frequency ID 1 are at least 0.9; in part if one is",
+        fastest_both,
+    ),
+    claim(
+        "real-keys-gather",
+        "section 5",
+        "In the planes that matter to a real head, queries spread by angle and keys gather in one direction.",
+        "keys gather",
+        "in the three planes with the largest logits of the most positional and of the most symbolic head. Holds if in "
+        "each the resultant length of the keys' directions exceeds the queries'; in part if in most",
+        keys_gather,
+    ),
+    claim(
+        "real-exclusion",
+        "Theorem 1",
+        "No head's logits vary more than the exclusion bound allows.",
+        "variance ≤ bound",
+        "holds if for every head and prompt, within 0.01 % for rounding; in part if for 99 %",
+        bounded,
+    ),
+    claim(
+        "real-other-families",
+        "section 4",
+        "Qwen-2 and Llama-3 show the same picture as gemma-2-2b-it.",
+        "the same",
+        "give their hub ids as this chapter's model where their weights can be reached",
+        not_testable("their weights could not be reached where these results were made"),
+        study=None,
+    ),
+)  # fmt: skip

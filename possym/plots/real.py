@@ -1,0 +1,381 @@
+"""Charts of a language model's heads: the plane with profiles, frequencies, permutations, planes, choices, the knob.
+
+Tables are those of `possym.experiments.real_models` and `possym.language_heads`.
+"""
+
+import altair as alt
+import pandas as pd
+
+from ..language_heads import MEASURES, frequency_pattern, gathered, knob_effects
+from . import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC
+from .profile import number
+
+SCORE_COLORS = {"positional": POSITIONAL, "symbolic": SYMBOLIC}
+KNOWN_COLORS = {"previous-token": CATEGORIES[0], "induction": CATEGORIES[2], "other": NEUTRAL}
+BAND_COLORS = {"symbolic": SYMBOLIC, "positional": POSITIONAL, "random": NEUTRAL}
+FREQUENCY = "frequency ID (1 is the fastest)"
+
+
+def score_color(title: str | None = None) -> alt.Color:
+    """Return the colours of the two scores."""
+    return alt.Color("score:N", title=title).scale(domain=list(SCORE_COLORS), range=list(SCORE_COLORS.values()))
+
+
+def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.VConcatChart:
+    """Draw heads in the plane of both scores; a click on a head shows its scores by frequency below.
+
+    Args:
+        summary: layer, head, positional, symbolic, entropy, lead; one row a head.
+        frequencies: layer, head, frequency_id, positional, symbolic, logit_norm; one row a plane of a head.
+    """
+    table = named(summary)
+    start = table.loc[table["lead"].idxmax(), "name"]
+    picked = alt.selection_point(fields=["name"], name="head_pick", on="click", value=[{"name": start}], empty=False)
+    r = table["positional"].corr(table["symbolic"])
+    points = (
+        alt.Chart(table)
+        .mark_circle()
+        .encode(
+            x=alt.X("positional:Q", title="positional score").scale(domain=[0, 1]),
+            y=alt.Y("symbolic:Q", title="symbolic score").scale(domain=[0, 1]),
+            color=alt.Color("layer:Q", title="layer").scale(scheme="viridis"),
+            size=alt.condition(picked, alt.value(220), alt.value(50)),
+            opacity=alt.condition(picked, alt.value(1), alt.value(0.65)),
+            tooltip=["name:N", number("positional"), number("symbolic"), number("entropy", ".2f")],
+        )
+        .add_params(picked)
+        .properties(width=420, height=300)
+    )
+    packed = pack_profiles(frequencies)
+    base = alt.Chart(packed).transform_filter(picked).transform_flatten(["frequency_id", *SCORE_COLORS, "logit_norm"])
+    lines = (
+        base.transform_fold(list(SCORE_COLORS), as_=["score", "value"])
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("frequency_id:Q", title=None).axis(tickMinStep=1),
+            y=alt.Y("value:Q", title="score").scale(domain=[0, 1]),
+            color=score_color(),
+            tooltip=["name:N", "frequency_id:Q", "score:N", number("value")],
+        )
+        .properties(width=420, height=150)
+    )
+    norms = (
+        base.mark_bar(color=NEUTRAL)
+        .encode(
+            x=alt.X("frequency_id:Q", title=FREQUENCY).axis(tickMinStep=1),
+            y=alt.Y("logit_norm:Q", title="norm of logits"),
+            tooltip=["name:N", "frequency_id:Q", number("logit_norm", ".2f")],
+        )
+        .properties(width=420, height=80)
+    )
+    trade = "trade one score for the other" if r < -0.5 else "do not clearly trade one score for the other"
+    return (
+        alt.vconcat(points, lines, norms)
+        .resolve_scale(color="independent")
+        .properties(
+            title=alt.Title(
+                f"Heads {trade}", subtitle=f"{len(table)} heads, r = {r:.2f}; click a head to see its frequencies below"
+            ),
+            description=f"Scatter plot of {len(table)} heads by positional and symbolic score, r = {r:.2f}; below, the "
+            f"scores and logit norms of the chosen head by RoPE frequency, at first {start}.",
+        )
+    )
+
+
+def named(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with ``name``, the words for a layer and head."""
+    pairs = zip(table["layer"], table["head"], strict=True)
+    return table.assign(name=[f"layer {layer}, head {head}" for layer, head in pairs])
+
+
+def pack_profiles(frequencies: pd.DataFrame) -> pd.DataFrame:
+    """Return one row a head, with lists over frequencies, which the page unpacks."""
+    columns = ["frequency_id", *SCORE_COLORS, "logit_norm"]
+    ordered = named(frequencies).sort_values("frequency_id")[["name", "layer", "head", *columns]]
+    ordered[columns[1:]] = ordered[columns[1:]].astype(float).round(3)
+    return ordered.groupby(["name", "layer", "head"])[columns].agg(list).reset_index()
+
+
+def all_profiles(frequencies: pd.DataFrame) -> alt.LayerChart:
+    """Draw the scores by frequency of every head as small lines: layers down, heads across, fast to slow in each."""
+    count = int(frequencies["frequency_id"].max())
+    packed = pack_profiles(frequencies[(frequencies["frequency_id"] - 1) % max(1, count // 16) == 0])
+    heads, layers = int(packed["head"].max()) + 1, int(packed["layer"].max()) + 1
+    lines = (
+        alt.Chart(packed)
+        .transform_flatten(["frequency_id", *SCORE_COLORS])
+        .transform_fold(list(SCORE_COLORS), as_=["score", "value"])
+        .transform_calculate(
+            x=f"datum.head - 0.4 + 0.8 * (datum.frequency_id - 1) / {max(1, count - 1)}",
+            y="datum.layer + 0.4 - 0.8 * datum.value",
+        )
+        .mark_line(strokeWidth=1.2)
+        .encode(
+            x=alt.X("x:Q", title="head; in each cell from the fastest frequency to the slowest")
+            .scale(domain=[-0.5, heads - 0.5], nice=False)
+            .axis(values=list(range(heads)), format="d"),
+            y=alt.Y("y:Q", title="layer; in each cell from score 0 up to 1")
+            .scale(domain=[layers - 0.5, -0.5], nice=False)
+            .axis(values=list(range(layers)), format="d", grid=False),
+            color=score_color(),
+            detail="name:N",
+        )
+    )
+    symbolic = frequencies.groupby("frequency_id")["symbolic"].mean()
+    quarter = max(1, count // 4)
+    fast, slow = symbolic.iloc[:quarter].mean(), symbolic.iloc[-quarter:].mean()
+    words = f"mean symbolic score {fast:.2f} over the fastest quarter of frequencies, {slow:.2f} over the slowest"
+    return lines.properties(
+        title=alt.Title("Every head by frequency", subtitle=words.capitalize()),
+        description=f"Small line charts, one for each of {len(packed)} heads: both scores by RoPE frequency; {words}.",
+        height=max(160, 24 * layers),
+    )
+
+
+def scores_by_frequency(frequencies: pd.DataFrame, task: str, blocks: str) -> alt.VConcatChart:
+    """Draw both scores and the logit norm by frequency over all heads: medians and quartiles."""
+    table = frequency_pattern(frequencies, task, blocks)
+    parts = [
+        table.rename(columns={name: "value", f"{name}_low": "low", f"{name}_high": "high"})[
+            ["frequency_id", "angle", "value", "low", "high"]
+        ].assign(score=name)
+        for name in (*SCORE_COLORS, "logit_norm")
+    ]
+    scores, norms = pd.concat(parts[:2]), parts[2]
+    tooltip = ["frequency_id:Q", number("angle", ".3g"), number("value"), number("low"), number("high")]
+
+    def panel(data: pd.DataFrame, y: alt.Y, color, x: str | None, height: int) -> alt.LayerChart:
+        base = alt.Chart(data).encode(x=alt.X("frequency_id:Q", title=x).axis(tickMinStep=1), color=color)
+        band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q"), y2="high:Q")
+        return (band + base.mark_line(point=True).encode(y=y, tooltip=tooltip)).properties(width=420, height=height)
+
+    above = panel(scores, alt.Y("value:Q", title="score").scale(domain=[0, 1]), score_color(), None, 190)
+    norm = alt.Y("value:Q", title="norm of logits").scale(type="symlog")
+    below = panel(norms, norm, alt.value(NEUTRAL), FREQUENCY, 100)
+    ahead = table.loc[table["symbolic"] > table["positional"], "frequency_id"]
+    strongest = int(table.loc[table["logit_norm"].idxmax(), "frequency_id"])
+    share = f"{len(ahead)} of {len(table)} frequencies score more symbolic than positional" + (
+        f", IDs {int(ahead.min())} to {int(ahead.max())}" if len(ahead) else ""
+    )
+    return alt.vconcat(above, below).properties(
+        title=alt.Title(
+            f"Over heads, {share}", subtitle="Median and quartiles over all heads; below, size of the logits"
+        ),
+        description=f"Line charts by RoPE frequency over all heads: {share}; the largest logits are at ID {strongest}.",
+    )
+
+
+def attention_under_permutation(examples: pd.DataFrame) -> alt.VConcatChart:
+    """Draw the attention of three heads by statement, before and after a permutation, at the places and with contents.
+
+    Grey: before. Colour: after. A positional head's coloured line stays on the grey one.
+    """
+    panels, words = [], []
+    for kind in ("positional", "symbolic", "uniform"):
+        rows = examples[examples["kind"] == kind]
+        before = rows.set_index("place")["before"]
+        moved = rows.assign(moved=[before[content] for content in rows["content"]])
+        stays = moved["after"].corr(moved["before"])
+        follows = moved["after"].corr(moved["moved"])
+        layer, head = int(rows["layer"].iloc[0]), int(rows["head"].iloc[0])
+        words.append(f"{kind}: correlation {stays:.2f} with the places, {follows:.2f} with the contents")
+        series = {"before": "before", "after": "after", "moved": "before, moved with its statement"}
+        long = moved.melt(["place"], list(series), "when", "attention")
+        long["when"] = long["when"].map(series)
+        color = {"before": NEUTRAL, "after": KINDS.get(kind, CATEGORIES[0]), series["moved"]: CATEGORIES[0]}
+        panels.append(
+            alt.Chart(long)
+            .mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=1.5)
+            .encode(
+                x=alt.X("place:Q", title="place of the statement").axis(tickMinStep=1),
+                y=alt.Y("attention:Q", title="attention"),
+                color=alt.Color("when:N", title=None).scale(domain=list(color), range=list(color.values())),
+                strokeDash=alt.StrokeDash("when:N", title=None).scale(
+                    domain=list(color), range=[[1, 0], [1, 0], [2, 3]]
+                ),
+                tooltip=["place:Q", "when:N", number("attention", ".4f")],
+            )
+            .properties(
+                width=420,
+                height=110,
+                title=alt.Title(
+                    f"The most {kind} head: layer {layer}, head {head}",
+                    subtitle=f"After the permutation r = {stays:.2f} with the places, {follows:.2f} with the contents",
+                    fontSize=12,
+                ),
+            )
+        )
+    return (
+        alt.vconcat(*panels)
+        .resolve_scale(color="independent", strokeDash="independent")
+        .properties(
+            title=alt.Title("Shuffled statements: what stays and what follows", subtitle="Attention of the last token"),
+            description=f"Line charts of attention by statement before and after a permutation. {'; '.join(words)}.",
+        )
+    )
+
+
+def queries_and_keys(planes: pd.DataFrame) -> alt.Chart:
+    """Draw queries and keys, before rotation, in the strongest planes of the positional and the symbolic head."""
+    table = planes.copy()
+    size = (table["x"] ** 2 + table["y"] ** 2) ** 0.5
+    longest = size.groupby([table["kind"], table["frequency_id"], table["role"]]).transform("max")
+    table["x"], table["y"] = (table["x"] / longest).round(3), (table["y"] / longest).round(3)
+    pairs = zip(table["kind"], table["layer"], table["head"], table["frequency_id"], strict=True)
+    table["plane"] = [
+        f"{kind}: layer {layer}, head {head}, frequency ID {number}" for kind, layer, head, number in pairs
+    ]
+    options = table["plane"].unique().tolist()
+    shown = alt.param(name="plane", value=options[0], bind=alt.binding_select(options=options, name="Plane "))
+    directions = gathered(planes)
+    more = directions["key"] > directions["query"]
+    roles = {"key": CATEGORIES[3], "query": CATEGORIES[2]}
+    return (
+        alt.Chart(table[["plane", "role", "place", "token", "x", "y"]])
+        .transform_filter("datum.plane == plane")
+        .mark_point(filled=True, opacity=0.7, size=45)
+        .encode(
+            x=alt.X("x:Q", title="first dimension").scale(domain=[-1.05, 1.05]),
+            y=alt.Y("y:Q", title="second dimension").scale(domain=[-1.05, 1.05]),
+            color=alt.Color("role:N", title=None).scale(domain=list(roles), range=list(roles.values())),
+            shape=alt.Shape("role:N", title=None).scale(domain=list(roles), range=["circle", "diamond"]),
+            tooltip=["role:N", "place:Q", "token:N", number("x", ".2f"), number("y", ".2f")],
+        )
+        .add_params(shown)
+        .properties(
+            width=340,
+            height=340,
+            title=alt.Title(
+                f"Keys gather in one direction more than queries in {more.sum()} of {len(more)} planes",
+                subtitle="Strongest planes of two heads, contents before rotation; the longest of each role is at 1",
+            ),
+            description="Scatter plot with a menu of planes: keys of all tokens of a prompt and queries at some of its "
+            "places, before rotation.",
+        )
+    )
+
+
+def choices(table: pd.DataFrame) -> alt.HConcatChart:
+    """Draw what each changed choice does to the ranking of heads and to the scores' correlation.
+
+    Args:
+        table: see `possym.language_heads.sensitivity_table`.
+    """
+    data = table.assign(row=table["choice"] + ": " + table["value"])
+    order = data["row"].tolist()
+    y = alt.Y("row:N", title=None, sort=order).axis(labelLimit=220)
+    opacity = alt.condition("datum.default", alt.value(0.35), alt.value(1))
+    tooltip = ["row:N", number("rank_correlation"), number("r"), number("positional"), number("symbolic")]
+    rank = (
+        alt.Chart(data)
+        .mark_point(filled=True, color=CATEGORIES[0], size=60)
+        .encode(
+            x=alt.X("rank_correlation:Q", title="rank correlation with the default").scale(
+                domain=[min(0, data["rank_correlation"].min()), 1]
+            ),
+            y=y,
+            opacity=opacity,
+            tooltip=tooltip,
+        )
+        .properties(width=170, height=17 * len(data))
+    )
+    long = data.drop(columns="value").melt(["row", "default"], list(SCORE_COLORS), "score", "value")
+    scores = (
+        alt.Chart(long)
+        .mark_point(filled=True, size=60)
+        .encode(
+            x=alt.X("value:Q", title="median score over heads").scale(domain=[0, 1]),
+            y=alt.Y("row:N", title=None, sort=order).axis(None),
+            color=score_color(),
+            opacity=opacity,
+            tooltip=["row:N", "score:N", number("value")],
+        )
+        .properties(width=170, height=17 * len(data))
+    )
+    changed = data[~data["default"]]
+    worst = changed.loc[changed["rank_correlation"].idxmin()]
+    title = (
+        f"Of these choices, {worst['row']} reorders the heads most (rank correlation {worst['rank_correlation']:.2f})"
+    )
+    return alt.hconcat(rank, scores).properties(
+        title=alt.Title(title, subtitle="One choice changed at a time; pale: the default"),
+        description=f"Dot plots by way of scoring: rank correlation with the default, and median scores. {title}.",
+    )
+
+
+def known_heads(table: pd.DataFrame) -> alt.Chart:
+    """Draw heads in the plane of both scores, previous-token and induction heads marked.
+
+    Args:
+        table: see `possym.language_heads.with_known`.
+    """
+    medians = table.groupby("known")[list(SCORE_COLORS)].median()
+    words = "; ".join(
+        f"{kind}: median positional {row['positional']:.2f}, symbolic {row['symbolic']:.2f}"
+        for kind, row in medians.reindex([k for k in KNOWN_COLORS if k in medians.index]).iterrows()
+    )
+    order = alt.Chart(named(table).assign(front=table["known"] != "other").sort_values("front"))
+    return (
+        order.mark_point(filled=True)
+        .encode(
+            x=alt.X("positional:Q", title="positional score").scale(domain=[0, 1]),
+            y=alt.Y("symbolic:Q", title="symbolic score").scale(domain=[0, 1]),
+            color=alt.Color("known:N", title=None).scale(domain=list(KNOWN_COLORS), range=list(KNOWN_COLORS.values())),
+            shape=alt.Shape("known:N", title=None).scale(
+                domain=list(KNOWN_COLORS), range=["square", "diamond", "circle"]
+            ),
+            size=alt.condition("datum.front", alt.value(110), alt.value(30)),
+            opacity=alt.condition("datum.front", alt.value(0.95), alt.value(0.35)),
+            tooltip=["name:N", "known:N", number("previous_token", ".2f"), number("induction", ".2f"),
+                     number("positional"), number("symbolic")],
+        )
+        .properties(
+            width=420,
+            height=340,
+            title=alt.Title("Where heads of known function fall", subtitle=words),
+            description=f"Scatter plot of heads by both scores, heads of known function marked. {words}.",
+        )
+    )  # fmt: skip
+
+
+def knob(table: pd.DataFrame, heads: str = "all", how: str = "silence") -> alt.VConcatChart:
+    """Draw what is left of each ability when a band of frequencies is edited, beside random bands of the same size."""
+    effects = knob_effects(table, heads, how)
+    effects["kind"] = [band if band in BAND_COLORS else "by speed" for band in effects["band"]]
+    order = list(dict.fromkeys(effects["band"]))
+    colors = BAND_COLORS | {"by speed": CATEGORIES[3]}
+    panels, words = [], []
+    for measure, label in MEASURES.items():
+        rows = effects[effects["measure"] == measure]
+        base = float(rows["base"].iloc[0])
+        value = rows.groupby("kind")["value"].mean()
+        words.append(
+            f"{label}: {base:.2f} unedited, "
+            + ", ".join(f"{value[kind]:.2f} {kind}" for kind in BAND_COLORS if kind in value)
+        )
+        points = (
+            alt.Chart(rows)
+            .mark_point(filled=True, size=70, opacity=0.75)
+            .encode(
+                x=alt.X("value:Q", title=label).scale(zero=False),
+                y=alt.Y("band:N", title=None, sort=order),
+                color=alt.Color("kind:N", title=None, legend=None).scale(
+                    domain=list(colors), range=list(colors.values())
+                ),
+                tooltip=["band:N", "frequencies:N", number("value"), number("base"), number("change", "+.3f")],
+            )
+        )
+        line = alt.Chart(pd.DataFrame({"base": [base]})).mark_rule(strokeDash=[4, 3]).encode(x="base:Q")
+        panels.append((line + points).properties(width=360, height=17 * len(order)))
+    left = effects[effects["measure"] == "induction"].groupby("kind")["value"].mean()
+    start = effects.loc[effects["measure"] == "induction", "base"].iloc[0]
+    verb = {"silence": "Silencing", "unrotate": "Not rotating"}[how]
+    where = heads if heads != "all" else "all heads"
+    return alt.vconcat(*panels).properties(
+        title=alt.Title(
+            f"{verb} the symbolic band takes induction from {start:.2f} to {left['symbolic']:.2f}, the positional one "
+            f"to {left['positional']:.2f}, random ones to {left['random']:.2f}",
+            subtitle=f"Edited in {where}. Dashed: the model as it is; grey: random bands of the same size",
+        ),
+        description=f"Dot plots of abilities by edited band. {'; '.join(words)}.",
+    )

@@ -1,0 +1,47 @@
+"""Guessers without a path: by hand, and against a count over decoded tokens."""
+
+import pytest
+import torch
+
+from possym.errors import InputError
+from possym.tasks import Batch, IndexTask, LetterTask, NumberTask
+from possym.tasks.shortcuts import shortcut_accuracy
+
+from .test_batch import generator
+
+
+def by_counting(task, batch):
+    chances = []
+    for tokens, hops, path in zip(task.decode(batch.tokens), batch.hops.tolist(), batch.path.tolist(), strict=True):
+        if isinstance(task, NumberTask):
+            likely = {place - int(token) for place, token in enumerate(tokens) if token.isdigit()} & set(range(8))
+        else:
+            firsts = "".join(token[0] for token in tokens)
+            likely = {place for place in range(8) if firsts.count(firsts[place]) == 1}
+        chances.append((path[hops] in likely) / len(likely))
+    return torch.tensor(chances, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("task", [NumberTask(), LetterTask()], ids=["number", "letter"])
+def test_against_counting(task):
+    batch = task.sample(2000, generator=generator(3))
+    assert torch.equal(shortcut_accuracy(task, batch), by_counting(task, batch))
+
+
+def by_hand(task, text, path):
+    tokens = torch.tensor([[task.vocabulary.index(token) for token in text.split()]])
+    return Batch(tokens, tokens[:, path[-1]], torch.tensor([len(path) - 1]), torch.tensor([path + [-1] * 3]))
+
+
+def test_by_hand():
+    number = by_hand(NumberTask(), "a b c d e f g h 1 1 1 1 1 1 1 14 15", [16, 1])
+    assert shortcut_accuracy(NumberTask(), number).tolist() == [1 / 2]  # 8 − 1 is h and 16 − 15 = 15 − 14 is b
+    letter = by_hand(LetterTask(), "a1 b1 b2 b3 b4 c1 c2 d1 ba ba ba ba ba ba ba ba ba", [16, 0])
+    assert shortcut_accuracy(LetterTask(), letter).tolist() == [1 / 2]  # a1 or d1
+
+
+def test_bad_input():
+    with pytest.raises(InputError, match="NumberTask or a LetterTask"):
+        shortcut_accuracy(IndexTask(), NumberTask().sample(2))
+    with pytest.raises(InputError, match="18 tokens"):
+        shortcut_accuracy(NumberTask(), NumberTask().sample(2, length=18))
