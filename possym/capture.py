@@ -803,6 +803,8 @@ def check_model(model: nn.Module) -> None:
         )
     if not any(isinstance(m, PreTrainedModel) for m in model.modules()):
         raise UnsupportedModelError(f"{type(model).__name__} holds no transformers model")
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise UnsupportedModelError(f"{type(model).__name__} has weights on the meta device: load them first")
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
             f"{type(model).__name__} has an encoder and a decoder. Give a causal language model with RoPE"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from tqdm.auto import tqdm
 
 from . import __version__
 from .capture import Capture, LayerInputs
-from .errors import InputError, ResultsError
+from .errors import InputError, ResultsError, need
 from .scores import check_blocks, exclusion, purity, swap_scores
 
 TABLES = ("heads", "frequencies", "prompts", "coverage")
@@ -117,6 +118,7 @@ class Profile:
         Raises:
             InputError: ``path`` holds something that is not a profile.
         """
+        need(path, (str, os.PathLike), "path")
         path = Path(path)
         if path.exists() and not (path / "profile.json").exists():
             raise InputError(f"{path} exists and is not a saved profile: choose another place")
@@ -141,6 +143,7 @@ class Profile:
         Raises:
             ResultsError: no profile there, or one that is incomplete or of another format.
         """
+        need(path, (str, os.PathLike), "path")
         path = Path(path)
         try:
             manifest = json.loads((path / "profile.json").read_text())
@@ -412,9 +415,14 @@ class Text:
 
 def read_prompts(prompts: Any, tokenizer: Any) -> list[Text]:
     """Return prompts as token ids, or raise an InputError."""
+    if tokenizer is not None and not callable(tokenizer):
+        raise InputError(f"tokenizer is a {type(tokenizer).__name__}: give the model's transformers tokenizer")
+    if isinstance(prompts, np.ndarray):
+        prompts = prompts.tolist()
     if isinstance(prompts, Mapping) and "input_ids" in prompts:
         rows, masks = prompts["input_ids"], prompts.get("attention_mask")
-        rows = rows.tolist() if isinstance(rows, Tensor) else list(rows)
+        rows, masks = (each.tolist() if isinstance(each, (Tensor, np.ndarray)) else each for each in (rows, masks))
+        rows = list(rows)
         masks = [[1] * len(row) for row in rows] if masks is None else masks
         prompts = [
             [t for t, keep in zip(row, mask, strict=True) if keep] for row, mask in zip(rows, masks, strict=True)

@@ -209,6 +209,10 @@ def save(folder: Path, study: Study) -> None:
     """Store a study in a folder: every file whole, the manifest last; what was there before is replaced."""
     need(folder, (str, Path), "folder")
     need(study, Study, "study")
+    for name, table in study.tables.items():
+        need(table, pd.DataFrame, f"table {name!r}")
+    for name, array in study.arrays.items():
+        need(array, Tensor, f"array {name!r}")
     folder = Path(folder)
     with writing(folder):
         _save(folder, study)

@@ -184,6 +184,13 @@ def test_encoders_are_refused(config, message):
         Capture(transformers.AutoModel.from_config(config))
 
 
+def test_models_without_weights_are_refused():
+    with torch.device("meta"):
+        model = families.build("llama")
+    with pytest.raises(UnsupportedModelError, match="meta device"):
+        Capture(model)
+
+
 @pytest.mark.parametrize("model", [None, "gpt2", torch.nn.Linear(2, 2)])
 def test_what_is_no_model_is_refused(model):
     with pytest.raises(UnsupportedModelError, match="give a transformers model"):

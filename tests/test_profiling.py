@@ -127,10 +127,12 @@ def test_every_form_of_a_prompt_gives_the_same_scores():
     expected = profile(model, ids).heads
     padded = words(texts, padding=True, return_tensors="pt")
     assert padded["input_ids"][1, 0] == 0
-    for prompts in (texts, tuple(texts), [torch.tensor(row) for row in ids], padded, words(texts)):
+    tensors, arrays = [torch.tensor(row) for row in ids], words(texts, padding=True, return_tensors="np")
+    for prompts in (texts, tuple(texts), np.array(texts), tensors, padded, arrays, words(texts)):
         pd.testing.assert_frame_equal(profile(model, prompts, tokenizer=words).heads, expected)
     alone = expected[expected.prompt == 0]
-    for prompts in (texts[0], ids[0], torch.tensor(ids[0]), torch.tensor([ids[0]])):
+    one = torch.tensor(ids[0])
+    for prompts in (texts[0], ids[0], one, one[None], one.numpy(), one[None].numpy()):
         pd.testing.assert_frame_equal(profile(model, prompts, tokenizer=words).heads, alone)
 
 

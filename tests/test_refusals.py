@@ -6,13 +6,14 @@ import pandas as pd
 import pytest
 import torch
 
+import possym
 from possym import claims, dynamics, explorers, heads, scaling, sensitivity, theory
 from possym.errors import InputError
 from possym.experiments import learning_dynamics
 from possym.models import hub
 from possym.models.gptj import GPTJConfig, GPTJEnsemble
 from possym.published import published
-from possym.results import Study
+from possym.results import Study, save
 from possym.rope import planes
 from possym.tasks import LetterTask, NumberTask
 from possym.training import TokenTable, Trainer, TrainingConfig, clip_factor, generator, learning_rates
@@ -29,6 +30,10 @@ SQUARE = torch.zeros(4, 4)
 
 CALLS = {
     "planes": (lambda: planes("x", torch.ones(1), "half"), "x is of type str"),
+    "profile path": (lambda: possym.Profile.load(3), "path is of type int"),
+    "tokenizer": (lambda: possym.profile(None, ["a b c"], tokenizer=3), "tokenizer is a int"),
+    "table": (lambda: save("a", Study({"a": [1]})), "table 'a' is of type list"),
+    "array": (lambda: save("a", Study({}, {"a": [1]})), "array 'a' is of type list"),
     "stream": (lambda: generator(0, ["data"]), "stream"),
     "seed": (lambda: generator(2**70, "data"), "seed"),
     "generator device": (lambda: generator(0, "data", "gpu"), "device = 'gpu'"),
