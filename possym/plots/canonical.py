@@ -173,7 +173,7 @@ def bend_by_angle(by_place: pd.DataFrame, planes: int) -> alt.FacetChart:
         found = sweep.shapes(by_place, **wanted).assign(task=task)
         parts.append(found.assign(mismatched=found["first_id"].isin(wrong)))
     found, order = named(pd.concat(parts, ignore_index=True))
-    found["angle suits"] = np.where(found["mismatched"], "mismatched", "too bad or good enough")
+    found["angle suits"] = np.where(found["mismatched"], "mismatched", "not tested")
     base = alt.Chart(found).encode(
         x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
         color=alt.Color("shape:N", title=None).scale(domain=list(SHAPE_COLORS), range=list(SHAPE_COLORS.values())),
@@ -182,7 +182,7 @@ def bend_by_angle(by_place: pd.DataFrame, planes: int) -> alt.FacetChart:
     point = base.mark_point(filled=True).encode(
         y="bend:Q",
         shape=alt.Shape("angle suits:N", title=None).scale(
-            domain=["mismatched", "too bad or good enough"], range=["circle", "cross"]
+            domain=["mismatched", "not tested"], range=["circle", "cross"]
         ),
         tooltip=[
             "task:N",
@@ -565,7 +565,7 @@ def plane_in_training(query: Tensor, key: Tensor, ids: list[int], steps: list[in
             ),
             description="Scatter plot of a head's plane with a slider through training: keys of the symbols and "
             "queries of the index tokens.",
-            width=340,
-            height=340,
+            width=310,
+            height=310,
         )
     )
