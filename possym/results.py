@@ -185,6 +185,8 @@ def load_or_run(experiment: ModuleType, config: Any, compute: str = "stored") ->
     with writing(lock):
         lock.touch()
     with filelock.FileLock(lock):
+        if compute == "auto" and (folder / "manifest.json").exists():  # another process has run it meanwhile
+            return load(folder, config)
         checkpoints.mkdir(exist_ok=True)
         started, clock = datetime.now(UTC), time.perf_counter()
         study = experiment.run(config)

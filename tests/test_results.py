@@ -315,12 +315,13 @@ def test_failed_writes_leave_nothing_behind(tmp_path):
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_two_runs_of_one_study_wait_for_each_other(tmp_path):
-    """Both processes would write the same checkpoints; the lock lets one run after the other."""
+@pytest.mark.parametrize("compute, runs", [("always", 2), ("auto", 1)])
+def test_two_runs_of_one_study_wait_for_each_other(tmp_path, compute, runs):
+    """Both processes would write the same checkpoints; the lock lets one run after the other, auto only once."""
     script = tmp_path / "run.py"
     script.write_text(
         textwrap.dedent("""
-        import time
+        import sys, time
         from types import SimpleNamespace
         from tests.test_results import Config
         from possym import results
@@ -329,12 +330,16 @@ def test_two_runs_of_one_study_wait_for_each_other(tmp_path):
             flag = results.checkpoint_folder("toy", config) / "busy"
             assert not flag.exists()
             flag.write_text("")
-            time.sleep(1)
+            time.sleep(3)
+            print("run", flush=True)
             flag.unlink()
             return results.Study({"curve": pd.DataFrame({"a": [1]})})
-        results.load_or_run(SimpleNamespace(NAME="toy", run=run), Config.preset_named("smoke"), "always")
+        results.load_or_run(SimpleNamespace(NAME="toy", run=run), Config.preset_named("smoke"), sys.argv[1])
         """)
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    processes = [subprocess.Popen([sys.executable, script], env=environment) for _ in range(2)]
-    assert [process.wait() for process in processes] == [0, 0]
+    command = [sys.executable, script, compute]
+    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    printed = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert "".join(printed).count("run") == runs

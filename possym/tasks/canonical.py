@@ -74,7 +74,7 @@ class IndexTask(Task):
         self.vocabulary = letter_names(symbols) + [str(i) for i in range(1, max_length)]
 
     def sample(
-        self, n: int, *, hops: int | None = None, length: int = 32, generator: torch.Generator | None = None
+        self, n: int, *, hops: int | None = None, length: int = 17, generator: torch.Generator | None = None
     ) -> Batch:
         """Draw ``n`` sequences on the generator's device.
 
@@ -91,7 +91,7 @@ class IndexTask(Task):
             InputError: an argument of the wrong type or out of its range.
 
         >>> IndexTask().sample(3).tokens.shape
-        torch.Size([3, 32])
+        torch.Size([3, 17])
         """
         generator = _check_sample(
             n, hops, length, generator, self.max_length, "for more, make the task with a larger max_length"
@@ -193,7 +193,7 @@ class RetrievalTask(_PairTask):
         super().__init__(symbols, attributes)
 
     def sample(
-        self, n: int, *, hops: int | None = None, length: int = 32, generator: torch.Generator | None = None
+        self, n: int, *, hops: int | None = None, length: int = 17, generator: torch.Generator | None = None
     ) -> Batch:
         """Draw ``n`` sequences on the generator's device.
 
@@ -210,7 +210,7 @@ class RetrievalTask(_PairTask):
             InputError: an argument of the wrong type or out of its range.
 
         >>> RetrievalTask().sample(3).tokens.shape
-        torch.Size([3, 32])
+        torch.Size([3, 17])
         """
         generator = _check_sample(
             n, hops, length, generator, self.symbols + 1, "symbols do not repeat; for more, make the task with more"
@@ -239,7 +239,7 @@ class PartialInductionTask(_PairTask):
     """Given symbol–attribute pairs, in which symbols repeat, and a symbol, output its last attribute.
 
     Symbols are uniform, given where the symbol asked for occurs last; attributes are uniform and independent,
-    so that earlier occurrences say nothing about the answer. With the defaults and length 32 the symbol occurs
+    so that earlier occurrences say nothing about the answer. With 8 symbols and length 32 the symbol occurs
     earlier too in three sequences of four, and the attribute most often bound to it is the answer in 60 % of
     them all (38 % at length 128): as far as content alone can go. Vocabulary as in `RetrievalTask`.
 
@@ -262,7 +262,7 @@ class PartialInductionTask(_PairTask):
         super().__init__(symbols, attributes)
 
     def sample(
-        self, n: int, *, hops: int | None = None, length: int = 32, generator: torch.Generator | None = None
+        self, n: int, *, hops: int | None = None, length: int = 17, generator: torch.Generator | None = None
     ) -> Batch:
         """Draw ``n`` sequences on the generator's device.
 

@@ -44,7 +44,7 @@ def test_batch_has_the_shapes_it_promises(task):
 
 @named
 def test_default_length(task):
-    assert task.sample(2).tokens.shape[1] == (17 if task in MULTIHOP else 32)
+    assert task.sample(2).tokens.shape[1] == 17
 
 
 @named

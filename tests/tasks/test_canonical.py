@@ -72,7 +72,7 @@ def test_answers_and_places_are_shuffled_apart(task):
 
 
 def test_index_symbols_are_uniform_at_every_place():
-    batch = TASKS[0].sample(32 * 400, generator=generator())
+    batch = TASKS[0].sample(32 * 400, length=32, generator=generator())
     for place in range(31):
         free = batch.path[:, 1] != place
         counts = batch.tokens[free, place].bincount(minlength=32)
@@ -101,7 +101,7 @@ def test_retrieval_symbols_are_distinct_and_uniform(length):
 
 @pytest.mark.parametrize("task", TASKS[1:], ids=["retrieval", "partial"])
 def test_attributes_off_the_path_are_uniform(task):
-    batch = task.sample(8000, generator=generator())
+    batch = task.sample(8000, length=32, generator=generator())
     for place in range(31):
         free = batch.path[:, 1] != place
         attributes = batch.tokens[free, place] % 8
@@ -111,7 +111,7 @@ def test_attributes_off_the_path_are_uniform(task):
 
 def test_partial_induction_symbols_repeat_before_the_answer_only():
     n = 310 * 40
-    batch = TASKS[2].sample(n, generator=generator())
+    batch = TASKS[2].sample(n, length=32, generator=generator())
     symbols, asked, place = batch.tokens[:, :-1] // 8, batch.tokens[:, -1:] - 64, batch.path[:, 1:]
     assert within(asked[:, 0].bincount(minlength=8), torch.full((8,), n / 8))
     distance, places = (symbols - asked) % 8, torch.arange(31)
@@ -125,7 +125,7 @@ def test_partial_induction_symbols_repeat_before_the_answer_only():
 
 def test_partial_induction_is_not_solved_by_content_alone():
     task = TASKS[2]
-    batch = task.sample(3100, generator=generator())
+    batch = task.sample(3100, length=32, generator=generator())
     right = 0
     for tokens, answer in zip(task.decode(batch.tokens), task.decode(batch.answer), strict=True):
         votes = Counter(attribute for symbol, attribute in pairs(tokens) if symbol == tokens[-1])
