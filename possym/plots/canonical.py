@@ -173,7 +173,7 @@ def bend_by_angle(by_place: pd.DataFrame, planes: int) -> alt.FacetChart:
         found = sweep.shapes(by_place, **wanted).assign(task=task)
         parts.append(found.assign(mismatched=found["first_id"].isin(wrong)))
     found, order = named(pd.concat(parts, ignore_index=True))
-    found["angle suits"] = np.where(found["mismatched"], "mismatched", "too bad or good enough")
+    found["angle suits"] = np.where(found["mismatched"], "mismatched", "not tested")
     base = alt.Chart(found).encode(
         x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
         color=alt.Color("shape:N", title=None).scale(domain=list(SHAPE_COLORS), range=list(SHAPE_COLORS.values())),
@@ -182,7 +182,7 @@ def bend_by_angle(by_place: pd.DataFrame, planes: int) -> alt.FacetChart:
     point = base.mark_point(filled=True).encode(
         y="bend:Q",
         shape=alt.Shape("angle suits:N", title=None).scale(
-            domain=["mismatched", "too bad or good enough"], range=["circle", "cross"]
+            domain=["mismatched", "not tested"], range=["circle", "cross"]
         ),
         tooltip=[
             "task:N",
@@ -235,7 +235,7 @@ def scores_by_angle(scores: pd.DataFrame, planes: int, temperature: float) -> al
         .properties(
             title=alt.Title(
                 title,
-                subtitle=f"Symbolic score at least 0.5 above positional; {planes_words(planes)}, τ = {temperature:g}",
+                subtitle=f"Symbolic score more than 0.5 above positional; {planes_words(planes)}, τ = {temperature:g}",
             ),
             description=f"Line charts by task: positional and symbolic scores of the trained heads. {title}.",
         )
@@ -252,7 +252,7 @@ def swapped_angles(swapped: pd.DataFrame, task: str, planes: int) -> alt.LayerCh
     others = found[found["first_id"] != found["test_id"]]["mean"].mean()
     title = f"{task.capitalize()}: {own:.0%} on average with the trained angle, {others:.0%} with another"
     base = alt.Chart(found).encode(
-        x=alt.X("tested:O", title="Frequency ID at test time", sort=order).axis(labelAngle=0),
+        x=alt.X("tested:O", title="Frequency ID at test time", sort=order).axis(labelAngle=0, labelOverlap=True),
         y=alt.Y("head:O", title="Frequency ID in training", sort=order),
     )
     return squares(base, title, f"{planes_words(planes)}; mean over seeds", 22 * len(order))
@@ -288,7 +288,7 @@ def angle_pairs(accuracy: pd.DataFrame, planes: int) -> alt.LayerChart:
         f"{angle_name(int(best.second_id))}, {best['mean']:.0%}"
     )
     base = alt.Chart(both).encode(
-        x=alt.X("other:O", title="Frequency ID of one angle", sort=order).axis(labelAngle=0),
+        x=alt.X("other:O", title="Frequency ID of one angle", sort=order).axis(labelAngle=0, labelOverlap=True),
         y=alt.Y("head:O", title="Frequency ID of the other", sort=order),
     )
     return squares(base, title, "Mean over seeds; the diagonal has one angle and twice the planes", 22 * len(order))
@@ -306,7 +306,7 @@ def accuracy_by_planes(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
     found["size"] = [planes_words(p) for p in found["planes"]]
     names = [planes_words(p) for p in counts]
     base = alt.Chart(found).encode(
-        x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0),
+        x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
         color=alt.Color("size:N", legend=legend()).scale(domain=names, range=list(SHADES[: len(names)])),
         detail="size:N",
     )
@@ -331,7 +331,7 @@ def borders(accuracy: pd.DataFrame, planes: int) -> alt.FacetChart:
     found["tokens"] = [f"{n} tokens" for n in found["length"]]
     names = [f"{n} tokens" for n in lengths]
     base = alt.Chart(found).encode(
-        x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0),
+        x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
         color=alt.Color("tokens:N", legend=legend(), sort=names).scale(
             domain=names, range=[CATEGORIES[3], CATEGORIES[4]]
         ),
@@ -565,7 +565,7 @@ def plane_in_training(query: Tensor, key: Tensor, ids: list[int], steps: list[in
             ),
             description="Scatter plot of a head's plane with a slider through training: keys of the symbols and "
             "queries of the index tokens.",
-            width=340,
-            height=340,
+            width=310,
+            height=310,
         )
     )
