@@ -1,7 +1,7 @@
 # Chapters -> executed notebooks -> site.
 #   snakemake book               the site, from stored results      -> _build/html/index.html
 #   snakemake notebooks          the executed notebooks alone       -> _build/stage/
-#   snakemake smoke              every chapter at its small preset, computed anew -> _build/smoke/
+#   snakemake smoke              every chapter, in the contents or not, at its small preset, computed anew -> _build/smoke/
 # Settings: --config preset=paper|smoke compute=stored|auto|always build=_build
 import shutil
 import sys
@@ -38,6 +38,7 @@ if MISSING:
     raise WorkflowError(f"_toc.yml names pages without a file: {', '.join(MISSING)}")
 NOTEBOOKS = [page for page in PAGES if runs(page)]
 TEXTS = [page for page in PAGES if page not in NOTEBOOKS]
+CHAPTERS = sorted({*NOTEBOOKS, *(str(path.with_suffix("")) for path in Path("chapters").glob("*.md"))})
 RESULTS = sorted(Path("results").glob(f"*/{PRESET}/manifest.json"))
 
 if BUILD.name != "_build":
@@ -45,7 +46,7 @@ if BUILD.name != "_build":
 
 
 wildcard_constraints:
-    page="|".join(NOTEBOOKS) or "none",
+    page="|".join(CHAPTERS) or "none",
 
 
 rule book:
@@ -61,7 +62,7 @@ rule notebooks:
 
 rule smoke:
     input:
-        expand(f"{BUILD}/smoke/{{page}}.ipynb", page=NOTEBOOKS),
+        expand(f"{BUILD}/smoke/{{page}}.ipynb", page=CHAPTERS),
 
 
 rule notebook:

@@ -44,7 +44,10 @@ def test_chapter_runs(chapter, smoke):
 def test_every_chapter_is_in_the_table_of_contents():
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
     named = {entry["file"] for part in toc["parts"] for entry in part["chapters"]}
-    assert {f"chapters/{chapter}" for chapter in CHAPTERS} <= named
+    missing = {chapter for chapter in CHAPTERS if f"chapters/{chapter}" not in named}
+    # They show a study whose paper preset is still to be run; once its result is stored they belong in the contents.
+    awaited = {"10-profiling-real-models", "12-profile-your-own-model"}
+    assert missing == (set() if (ROOT / "results/real_models/paper").exists() else awaited)
 
 
 def test_chapters_run_in_the_kernel_of_this_environment(tmp_path, book):
