@@ -266,6 +266,8 @@ def squares(base: alt.Chart, title: str, subtitle: str, height: int) -> alt.Laye
     text = base.mark_text(fontSize=10).encode(
         text=alt.Text("mean:Q", format=".2f"),
         color=alt.when("datum.mean > 0.55").then(alt.value("#000000")).otherwise(alt.value("#ffffff")),
+        # On a narrow page the numbers would run into each other; the tooltip still has them.
+        opacity=alt.value(alt.expr("width < 400 ? 0 : 1")),
     )
     return (square + text).properties(
         title=alt.Title(title, subtitle=subtitle), description=f"Heat map. {title}. {subtitle}.", height=height
