@@ -11,7 +11,7 @@ from ..experiments.canonical import GRID, TASKS, angle
 from ..frequency_sweep import LEARNT
 from ..results import Study
 from ..tasks import IndexTask
-from .claim import Claim, Measurement, judge
+from .claim import Measurement, claims_in, judge
 
 CHAPTER = "05-canonical-tasks"
 STUDY = "canonical"
@@ -192,19 +192,7 @@ def plane(study: Study) -> Measurement:
     )
 
 
-def claim(id: str, where: str, statement: str, paper_value: str, criterion: str, measure) -> Claim:
-    """Return a claim of this chapter."""
-    return Claim(
-        id=id,
-        paper="P1",
-        where=where,
-        statement=statement,
-        chapter=CHAPTER,
-        paper_value=paper_value,
-        criterion=criterion,
-        measure=measure,
-        study=STUDY,
-    )
+claim = claims_in("P1", CHAPTER, STUDY)
 
 
 IS_LEARNT = f"learnt is a mean accuracy over seeds of at least {LEARNT:g}, with learnt maps"

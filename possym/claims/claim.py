@@ -35,6 +35,38 @@ class Claim:
     study: str | None = None
 
 
+def claims_in(paper: str, chapter: str, study: str | None = None) -> Callable[..., Claim]:
+    """Return a function that makes the claims of one paper in one chapter from what tells them apart.
+
+    >>> claim = claims_in("P1", "03-scoring-a-head")
+    >>> claim("one", "section 3", "One is 1.", "1", "holds if it is", lambda: Measurement("1", "", judge(True))).chapter
+    '03-scoring-a-head'
+    """
+
+    def claim(
+        id: str,
+        where: str,
+        statement: str,
+        paper_value: str,
+        criterion: str,
+        measure: Callable[..., Measurement],
+        study: str | None = study,
+    ) -> Claim:
+        return Claim(
+            id=id,
+            paper=paper,
+            where=where,
+            statement=statement,
+            chapter=chapter,
+            paper_value=paper_value,
+            criterion=criterion,
+            measure=measure,
+            study=study,
+        )
+
+    return claim
+
+
 def judge(holds: bool, in_part: bool = False) -> str:
     """Return the verdict of a criterion: met, met in part, or not.
 

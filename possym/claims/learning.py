@@ -8,7 +8,7 @@ from .. import dynamics
 from ..dynamics import SIGNS, best_steps, learnt_steps, pure_counts
 from ..published import published
 from ..results import Study
-from .claim import Claim, Measurement, judge, not_testable
+from .claim import Claim, Measurement, claims_in, judge, not_testable
 
 CHAPTER = "07-learning-dynamics"
 STUDY = "learning_dynamics"
@@ -232,19 +232,7 @@ CRITERION_COUNT = (
 )
 
 
-def claim(id: str, where: str, statement: str, paper_value: str, criterion: str, measure) -> Claim:
-    """Return a claim of this chapter."""
-    return Claim(
-        id=id,
-        paper="P2",
-        where=where,
-        statement=statement,
-        chapter=CHAPTER,
-        paper_value=paper_value,
-        criterion=criterion,
-        measure=measure,
-        study=STUDY,
-    )
+claim = claims_in("P2", CHAPTER, STUDY)
 
 
 def accuracy_claim(task: str) -> Claim:

@@ -11,7 +11,7 @@ from ..language_heads import gathered, mean_heads, thirds
 from ..published import published
 from ..results import Study
 from ..statistics import Estimate, correlation, early_late
-from .claim import Claim, Measurement, judge, not_testable
+from .claim import Measurement, claims_in, judge, not_testable
 
 CHAPTER = "10-profiling-real-models"
 STUDY = "real_models"
@@ -103,12 +103,7 @@ def bounded(study: Study) -> Measurement:
     )  # fmt: skip
 
 
-def claim(id: str, where: str, statement: str, paper_value: str, criterion: str, measure, study=STUDY) -> Claim:
-    """Return a claim of this chapter."""
-    return Claim(
-        id=id, paper="P1", where=where, statement=statement, chapter=CHAPTER, paper_value=paper_value,
-        criterion=criterion, measure=measure, study=study,
-    )  # fmt: skip
+claim = claims_in("P1", CHAPTER, STUDY)
 
 
 R = published("P1.binding.correlation").value

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..tasks import Batch, LetterTask, NumberTask
-from .claim import Claim, Measurement, judge
+from .claim import Measurement, claims_in, judge
 
 CHAPTER = "06-number-and-letter-tasks"
 COUNT = 48_000
@@ -78,18 +78,7 @@ def integers_inside(batch: Batch) -> Measurement:
     return Measurement(f"{inside:.2%} of tokens", f"{COUNT:,} sequences", judge(inside == 1, inside > 0.99))
 
 
-def claim(id: str, where: str, statement: str, paper_value: str, criterion: str, measure) -> Claim:
-    """Return a claim of this chapter."""
-    return Claim(
-        id=id,
-        paper="P2",
-        where=where,
-        statement=statement,
-        chapter=CHAPTER,
-        paper_value=paper_value,
-        criterion=criterion,
-        measure=measure,
-    )
+claim = claims_in("P2", CHAPTER)
 
 
 BALANCE = (

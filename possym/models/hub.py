@@ -5,7 +5,6 @@ rounded to 4 bits (Q4_1), so not the original checkpoint bit for bit. It is conv
 and its hash is checked every time.
 """
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -19,6 +18,7 @@ import torch
 from torch import nn
 
 from ..errors import InputError, ResultsError, UnsupportedModelError, need
+from ..results import sha256
 
 DEFAULT = "SmolLM2-135M-Instruct"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -156,9 +156,3 @@ def cache_root() -> Path:
     else:
         base = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
     return Path(base) / "possym"
-
-
-def sha256(file: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
