@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help book test lab smoke clean
+.PHONY: help book test lab smoke sweep clean
 
 PYTHON ?= python3
 PRESET ?= paper
@@ -18,26 +18,44 @@ else
   VENV := .venv
   READY := .venv/ready
 endif
-HERE := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
+ifeq ($(wildcard $(VENV)/bin/python)$(READY),)
+  $(error VENV=$(VENV): no Python environment is there)
+endif
+ifeq ($(CORES),0)
+  $(error CORES=0: give a number from 1, or all)
+endif
+# From here on where it can be: make cannot take a path with spaces apart.
+HERE := $(if $(wildcard _ext/jobs.smk),,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
+PROFILE ?= $(HERE)profiles/gpus
 export PATH := $(abspath $(VENV))/bin:$(PATH)
-snakemake = snakemake $(1) --snakefile $(HERE)Snakefile --cores $(CORES) --nolock --rerun-incomplete --keep-going --quiet host progress rules reason \
-            --config preset=$(PRESET) compute=$(COMPUTE) build=$(BUILD) 2>&1 \
-  | sed -u -E '/^(Assuming unrestricted|Building DAG|Using shell|Select jobs|Execute [0-9]+ jobs)/d'
+# Ctrl-C must reach snakemake alone: with nobody to read what it says, it would leave its jobs in a cluster's queue.
+snakemake = snakemake $(1) --snakefile $(HERE)$(or $(2),Snakefile) $(addprefix --profile ,$(PROFILE)) --cores $(CORES) \
+            $(if $(GPUS),--resources gpu=$(GPUS)) --config preset=$(PRESET) compute=$(COMPUTE) "build=$(BUILD)" $(3) 2>&1 \
+  | { trap '' INT; sed -u -E '/^(Using profile|Assuming unrestricted|Building DAG|Using shell|Select jobs|Execute [0-9]+ jobs|Touching output|Cannot restore .* no backup|    input: )/d'; }
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
-	@echo "Settings: VENV=path (an environment that is there: nothing is installed), PYTHON=python3.12, CORES=2,"
-	@echo "          PRESET=paper|smoke, COMPUTE=stored|auto|always (run the studies anew), BUILD=/elsewhere/_build"
+	@echo "Settings: VENV=path (an environment that is there: nothing is installed), PYTHON=python3.12,"
+	@echo "          CORES=2, GPUS=2 (standard: all there are; one job a GPU), BUILD=/elsewhere/_build,"
+	@echo "          PRESET=paper|smoke, COMPUTE=stored|auto|always (run studies that are not stored, or all, once a build),"
+	@echo "          PROFILE=profiles/slurm (a cluster; standard: profiles/gpus, this machine)"
 
 book: $(READY) ## build the site: _build/html/index.html
 	@echo "Building the book (preset $(PRESET), compute $(COMPUTE))"
 	@$(call snakemake,book)
 	@echo "Done: open $(BUILD)/html/index.html"
 
-smoke: $(READY) ## run every chapter at its small preset, computed anew
+smoke: override PRESET := smoke
+smoke: override COMPUTE := always
+smoke: $(READY) ## run every study and chapter at the small preset, computed anew
 	@echo "Running every chapter (preset smoke, compute always)"
 	@$(call snakemake,smoke)
 	@echo "Done: executed notebooks in $(BUILD)/smoke"
+
+sweep: $(READY) ## run a chapter over a grid of parameters: SWEEP=sweeps/small-models.yaml
+	@echo "Running every point of $(or $(SWEEP),$(error Say which sweep: make sweep SWEEP=sweeps/small-models.yaml))"
+	@$(call snakemake,sweep,sweeps.smk,"sweep=$(SWEEP)")
+	@echo "Done: table, notebooks and pictures in sweeps/$$(name=$$(basename "$(SWEEP)"); echo "$${name%.*}"); make book shows them on its page of sweeps"
 
 test: $(READY) ## run all tests, the book's own included
 	@echo "Testing"
@@ -45,8 +63,8 @@ test: $(READY) ## run all tests, the book's own included
 
 lab: $(READY) ## open JupyterLab on the chapters
 	@echo "Opening JupyterLab (stop it with Ctrl-C)"
-	@JUPYTER_CONFIG_PATH=$(HERE)_ext/jupyter JUPYTER_PREFER_ENV_PATH=1 \
-	  jupyter lab --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/chapters $(LAB_FLAGS)
+	@JUPYTER_CONFIG_PATH="$(abspath $(HERE)_ext/jupyter)" JUPYTER_PREFER_ENV_PATH=1 \
+	  jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/chapters $(LAB_FLAGS)
 
 clean: ## delete what was built, keep .venv and results
 	@echo "Deleting _build and .snakemake"
@@ -59,7 +77,7 @@ clean: ## delete what was built, keep .venv and results
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@echo "Installing possym and what the book needs into .venv (about 2 GB on disk, a few minutes)"
 	@.venv/bin/python -m pip install --disable-pip-version-check --progress-bar off \
-	  --constraint constraints.txt --editable ".[book,models,dev]" 2> .venv/install.log | awk ' \
+	  --constraint constraints.txt --editable ".[api,batch,book,models,dev]" 2> .venv/install.log | awk ' \
 	  /^Collecting/ {printf "\r  resolving %-60.60s", $$2; fflush()} \
 	  /^ *Downloading .*\([0-9.]+ [MG]B\)/ {printf "\r  downloading %-58.58s", $$2 " " $$3 $$4; fflush()} \
 	  /^Installing collected/ {n = split($$0, names, ","); printf "\r%-72s\r  installing %d packages\n", "", n; fflush()} \

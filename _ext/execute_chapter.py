@@ -2,6 +2,8 @@
 
 python _ext/execute_chapter.py chapters/01-heads.md _build/stage/chapters/01-heads.ipynb --preset smoke --compute always
 
+``-p name value`` sets another parameter; the value is read as YAML, so that ``3`` is a number and ``"3"`` a text.
+
 The notebook appears only when every cell has run. Otherwise the report on standard error names the chapter and the
 cell and shows its output, and the exit status is 1.
 """
@@ -9,23 +11,26 @@ cell and shows its output, and the exit status is 1.
 import argparse
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, never one of the same name elsewhere
 
 import jupytext
 import nbformat
 import papermill
+import yaml
 from papermill.exceptions import PapermillExecutionError
 
+from possym.scratch import scratch
 
-def execute(chapter: Path, notebook: Path, parameters: dict[str, str]) -> None:
+
+def execute(chapter: Path, notebook: Path, parameters: dict[str, Any]) -> None:
     """Run ``chapter`` in the current folder with ``parameters`` and write ``notebook`` in one step."""
     notebook.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=notebook.parent, prefix=".running-") as folder:
-        source, executed = Path(folder, "source.ipynb"), Path(folder, "executed.ipynb")
+    with scratch(notebook.parent) as folder:
+        source, executed = folder / "source.ipynb", folder / "executed.ipynb"
         jupytext.write(jupytext.read(chapter), source)
         if not has_parameters_cell(source):
             parameters = {}
@@ -74,10 +79,14 @@ def main() -> int:
     parser.add_argument("notebook", type=Path)
     parser.add_argument("--preset", default="paper")
     parser.add_argument("--compute", default="stored", choices=["stored", "auto", "always"])
+    parser.add_argument("-p", nargs=2, action="append", default=[], dest="parameters", metavar=("name", "value"))
     arguments = parser.parse_args()
+    more = {name: yaml.safe_load(value) for name, value in arguments.parameters}
     start = time.perf_counter()
     try:
-        execute(arguments.chapter, arguments.notebook, {"preset": arguments.preset, "compute": arguments.compute})
+        execute(
+            arguments.chapter, arguments.notebook, {"preset": arguments.preset, "compute": arguments.compute, **more}
+        )
     except PapermillExecutionError as error:
         print(report(arguments.chapter, error), file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
 * Vega (from vl-convert), MathJax (from django-static-mathjax) and the chart script (from possym) are put beside the
   pages, each loaded only by pages that need it;
 * a chart's still picture and its specification become files, so that pages stay small;
+* where scripts do not run, one line says what formulas and charts are missing;
 * scripts of Thebe are dropped, and a page that loads a script or style from the network fails the build.
 """
 
@@ -26,6 +27,8 @@ CHART = re.compile(
     re.DOTALL,
 )
 OUTSIDE = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
+FORMULA = re.compile(r'<(?:span|div) class="math\b')
+NO_SCRIPT = "<noscript><p>{} on this page need JavaScript. Without it you see {}.</p></noscript>"
 NOT_FETCHED = re.compile(r"""<link\b[^>]*\brel=["']?(?:canonical|author|license|me)\b""")
 
 
@@ -51,8 +54,17 @@ def finish_page(app, pagename, templatename, context, doctree) -> None:
     body = context.get("body") or ""
     if "possym-chart" in body:
         app.add_css_file("charts/charts.css")
-        app.add_js_file("charts/charts.js", loading_method="defer")
-        context["body"] = CHART.sub(partial(store_chart, Path(app.outdir), "../" * pagename.count("/")), body)
+        for script in ("vega.js", "charts.js"):
+            app.add_js_file(f"charts/{script}", loading_method="defer")
+        body = CHART.sub(partial(store_chart, Path(app.outdir), "../" * pagename.count("/")), body)
+    context["body"] = body.replace("</h1>", f"</h1>\n{without_scripts(body)}", 1)
+
+
+def without_scripts(body: str) -> str:
+    """The line that a page shows where scripts do not run; none where it needs no scripts."""
+    what = {"formulas": ("TeX source", FORMULA.search(body)), "charts": ("still pictures", "possym-chart" in body)}
+    needing = {name: instead for name, (instead, found) in what.items() if found}
+    return NO_SCRIPT.format(" and ".join(needing).capitalize(), " and ".join(needing.values())) if needing else ""
 
 
 def is_thebe(item) -> bool:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -20,8 +21,24 @@ def parser(description: str, output: str) -> argparse.ArgumentParser:
     options.add_argument("--device", default="auto", help="auto, cpu or cuda")
     options.add_argument("--tiny", action="store_true", help="small sizes, to try the script on a CPU")
     default = Path(__file__).parent / "measured" / output
-    options.add_argument("--output", type=Path, default=default, help="JSON to write")
+    options.add_argument("--output", type=file_to_write, default=default, help="JSON to write")
     return options
+
+
+def file_to_write(text: str) -> Path:
+    """Return the path of a report, or refuse it before anything is measured."""
+    path = Path(text).absolute()
+    folder = next(parent for parent in path.parents if parent.exists())
+    if not text or path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: give the path of a JSON file")
+    return path
+
+
+def positive(text: str) -> int:
+    """Return a whole number from 1."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1")
+    return int(text)
 
 
 def median_ms(function: Callable[[], object], device: torch.device, repeats: int = 5) -> float:

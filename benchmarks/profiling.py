@@ -5,7 +5,8 @@ Llama-3-8B with random weights at 2,048 tokens, in bfloat16. Same prompt, same r
 
 - *forward*: the model as transformers runs it, logits of the last token alone;
 - *capture*: the same with queries and keys taken, and nothing done with them;
-- *profile*: every head scored, the probe and the tables included;
+- *probe*: the model is asked how it rotates, once as long as its parameters stay as they are;
+- *profile*: every head scored, the tables included, on a model that has been asked;
 - *profile with frequencies*: every RoPE plane scored too. Each swap of each plane needs two exponentials; *floor* is
   the time of that many exponentials alone, in place on a buffer that stays in cache.
 
@@ -22,10 +23,11 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig
 
 import possym
+from possym import kernels
 from possym.capture import Capture
 from possym.models import hub
 from possym.results import choose_device
-from possym.scores import swap_scores
+from possym.scores import plane_scores, scores_and_exclusion, swap_scores
 
 SHAPES = {
     "gemma-2-2b shape": Gemma2Config(),
@@ -62,7 +64,12 @@ def exponentials_ms(count: int, device: torch.device) -> float:
 def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> list[dict]:
     """Return one row a way of running one model on one prompt."""
     device = tokens.device
+    model(tokens[None, :16], use_cache=False)
+    synchronize(device)
+    start = time.perf_counter()
     capture = Capture(model)
+    synchronize(device)
+    probe = 1e3 * (time.perf_counter() - start)
     planes = int((capture.coverage.planes * capture.coverage.heads).sum())
     keys = len(tokens) - 1
     floor = exponentials_ms(planes * keys * (keys - 1), device) if frequencies else None
@@ -86,7 +93,7 @@ def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> l
         if what == "profile with frequencies":
             row |= {"floor_ms": floor, "of_floor": (spent - rows[2]["ms"]) / floor}
         rows.append(row)
-    return rows
+    return [*rows, {"model": name, "tokens": len(tokens), "what": "probe", "ms": probe}]
 
 
 def permute(model: nn.Module, tokens: Tensor) -> Tensor:
@@ -143,10 +150,21 @@ def against_permuting(model: nn.Module, tokens: Tensor) -> list[dict]:
 
 
 def against_float64(device: torch.device) -> float:
-    """Return how far the scores on a device are from the CPU's in float64."""
-    relocated = 3 * torch.randn(4, 700, 700, generator=torch.Generator().manual_seed(0))
-    ours, exact = (swap_scores(x, temperature=TEMPERATURE) for x in (relocated.to(device), relocated.double()))
-    return max((a.cpu().double() - b).abs().max().item() for a, b in zip(ours, exact, strict=True))
+    """Return how far the scores of heads and of planes on a device are from the CPU's in float64."""
+    chooser = torch.Generator().manual_seed(0)
+    relocated = 3 * torch.randn(4, 700, 700, generator=chooser)
+    keys, turned = 2 * torch.randn(2, 4, 2, 700, generator=chooser)
+    own = torch.zeros(4, 1)
+    heads, planes = (
+        swap_scores(x, extra_logits=own, temperature=TEMPERATURE)
+        for x in (relocated.double(), keys.double().mT @ turned.double())
+    )
+    relocated, keys, turned, own = (x.to(device) for x in (relocated, keys, turned, own))
+    ours = [
+        *scores_and_exclusion(relocated, own, None, TEMPERATURE)[0],
+        *plane_scores(keys, turned, own, TEMPERATURE)[0],
+    ]
+    return max((a.cpu().double() - b).abs().max().item() for a, b in zip(ours, (*heads, *planes), strict=True))
 
 
 @torch.no_grad()
@@ -171,8 +189,12 @@ def main() -> None:
         rows += measure(hub.DEFAULT, model, tokens, not chosen.no_frequencies)
         if device.type == "cpu":
             rows += against_permuting(model, tokens[: 8 if chosen.tiny else 48])
-    difference = against_float64(device)
-    facts = dict(temperature=TEMPERATURE, threads=torch.get_num_threads(), difference_from_float64=difference)
+    facts = dict(
+        temperature=TEMPERATURE,
+        threads=torch.get_num_threads(),
+        kernels=device.type == "cuda" and kernels.works(device),
+        difference_from_float64=against_float64(device),
+    )
     report(rows, chosen.output, device, **facts)
 
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import torch
+from common import file_to_write, positive
 
 from possym import tasks
 from possym.results import atomic_write, choose_device, environment
@@ -32,8 +33,8 @@ def main() -> None:
     """Measure, print a table and write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--count", type=int, default=1_000_000)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "measured" / "tasks.json")
+    parser.add_argument("--count", type=positive, default=1_000_000)
+    parser.add_argument("--output", type=file_to_write, default=Path(__file__).parent / "measured" / "tasks.json")
     options = parser.parse_args()
     device = choose_device(options.device)
     rows = []

@@ -9,9 +9,9 @@ answers are right, and the seconds each device took.
 import argparse
 import json
 import time
-from pathlib import Path
 
 import torch
+from common import file_to_write, positive
 
 from possym.results import environment
 from possym.tasks import LetterTask, NumberTask
@@ -28,8 +28,8 @@ def answers(model: torch.nn.Module, tokens: torch.Tensor, device: str) -> tuple[
 def main() -> None:
     """Compare the devices on number and letter tasks, 1 to 4 hops."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sequences", type=int, default=20_000)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--sequences", type=positive, default=20_000)
+    parser.add_argument("--output", type=file_to_write)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("this comparison needs a CUDA device, and torch finds none")

@@ -12,15 +12,16 @@ import time
 
 import torch
 import torch.nn.functional as F
-from common import median_ms, parser, report, synchronize
+from common import median_ms, parser, positive, report, synchronize
 from torch import Tensor
 from transformers import GPTJForCausalLM
 
-from possym.experiments.learning_dynamics import accuracy_by_hops, score_heads, stack
+from possym.experiments.ensembles import accuracy_by_hops, stack
+from possym.experiments.learning_dynamics import score_heads, score_variants
 from possym.models.gptj import GPTJConfig, GPTJEnsemble
 from possym.results import choose_device
 from possym.tasks import NumberTask
-from possym.training import TokenTable, Trainer, TrainingConfig, generator
+from possym.training import TokenTable, Trainer, TrainingConfig, generator, training_dtype
 
 SEGMENTS = 7  # the first is not counted
 
@@ -37,7 +38,7 @@ def ensemble(config: GPTJConfig, members: int, batch: int, segment: int, device:
     model = GPTJEnsemble(config, range(members)).to(device)
     clock = []
 
-    def evaluate(model: GPTJEnsemble) -> dict[str, Tensor]:
+    def evaluate(model: GPTJEnsemble, step: int) -> dict[str, Tensor]:
         synchronize(device)
         clock.append(time.perf_counter())
         return {}
@@ -77,11 +78,11 @@ def one_at_a_time(model: GPTJForCausalLM, batch: int, segment: int, device: torc
 def main() -> None:
     """Run the benchmark."""
     options = parser(__doc__.split("\n")[0], "training.json")
-    options.add_argument("--members", type=int, nargs="+", default=None, help="sizes of ensembles (1 8 32)")
+    options.add_argument("--members", type=positive, nargs="+", default=None, help="sizes of ensembles (1 8 32)")
     chosen = options.parse_args()
     device = choose_device(chosen.device)
     config = GPTJConfig(136, layers=2, width=32) if chosen.tiny else GPTJConfig(136)
-    batch, segment, scored, validated = (8, 3, 20, 40) if chosen.tiny else (64, 60, 1_000, 2_400)
+    batch, segment, scored, validated, varied = (8, 3, 20, 40, 8) if chosen.tiny else (64, 60, 1_000, 2_400, 48)
     members = chosen.members or ([1, 2] if chosen.tiny else [1, 8, 32])
 
     theirs = one_at_a_time(GPTJEnsemble(config, [0]).member_to_transformers(0), batch, segment, device)
@@ -97,12 +98,15 @@ def main() -> None:
                 "times_faster": theirs * count / ours,
             }
         )
+    hops, dtype = (1, 2, 3, 4), training_dtype(device)
     for count in members:
         model = GPTJEnsemble(config, range(count)).to(device)
         held_out, validation = data(1, scored, device).tokens[0], data(count, validated, device)
+        some = NumberTask().sample(varied, generator=generator(0, "held-out", device))
         for what, function in (
             (f"scores on {scored} sequences", lambda m=model, t=held_out: score_heads(m, t, 1e-4)),
-            (f"accuracy on {validated} sequences", lambda m=model, b=validation: accuracy_by_hops(m, b, (1, 2, 3, 4))),
+            (f"accuracy on {validated} sequences", lambda m=model, b=validation: accuracy_by_hops(m, b, hops, dtype)),
+            (f"variants on {varied} sequences", lambda m=model, b=some: score_variants(m, b, (1e-4, 1e-2, 1e-1))),
         ):
             spent = median_ms(function, device)
             rows.append({"what": what, "members": count, "ms": spent, "ms_per_model": spent / count})

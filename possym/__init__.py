@@ -1,15 +1,27 @@
 """Positional and symbolic attention heads in RoPE transformers.
 
-``possym.profile`` scores the heads of a language model. ``possym.rope`` and ``possym.scores`` hold the metric,
-``possym.theory`` the constructions of the papers, ``possym.tasks`` the data, ``possym.models`` and
-``possym.training`` the ensembles, ``possym.experiments`` the studies that the book shows.
+``possym.profile`` scores the heads of a language model, ``possym.monitor`` while it trains. ``possym.rope`` and
+``possym.scores`` hold the metric, ``possym.theory`` the constructions of the papers, ``possym.tasks`` the data,
+``possym.models`` and ``possym.training`` the ensembles, ``possym.experiments`` the studies that the book shows.
 """
 
-from .errors import ConfigError, InputError, PossymError, ResultsError, UnsupportedModelError
+from importlib import import_module
+
+from .errors import (
+    ConfigError,
+    DeviceError,
+    EndpointError,
+    InputError,
+    PossymError,
+    ResultsError,
+    UnsupportedModelError,
+)
 
 __version__ = "0.1.0"
 __all__ = [
     "ConfigError",
+    "DeviceError",
+    "EndpointError",
     "InputError",
     "PossymError",
     "Profile",
@@ -25,4 +37,6 @@ def __getattr__(name: str):
         from . import profiling
 
         return getattr(profiling, name)
+    if name == "monitor":
+        return import_module(".monitor", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

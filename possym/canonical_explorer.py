@@ -9,7 +9,7 @@ import ipywidgets
 import torch
 from torch import Tensor
 
-from .experiments.canonical import GRID, TASKS, angle, answer_tokens, make_task
+from .experiments.canonical import GRID, TASK_NAMES, angle, answer_tokens, make_task
 from .explorers import heat_table
 from .models.toy import Member, ToyEnsemble
 from .plots import CATEGORIES
@@ -28,7 +28,8 @@ class CanonicalExplorer:
         self.numbers: dict = {}
         wide = {"description_width": "110px"}
         names = [(f"{i} ({angle(i):.3g} rad)", i) for i in range(1, GRID + 1)] + [("NoPE (0)", 0)]
-        self.task = ipywidgets.Dropdown(options=TASKS, description="Task", style=wide)
+        tasks = [(name, task) for task, name in TASK_NAMES.items()]
+        self.task = ipywidgets.Dropdown(options=tasks, description="Task", style=wide)
         self.frequency_id = ipywidgets.SelectionSlider(options=names, value=7, description="Frequency ID", style=wide)
         self.planes = ipywidgets.Dropdown(options=[1, 2, 4, 8, 16], description="Planes", style=wide)
         self.button = ipywidgets.Button(description="Train", button_style="primary")

@@ -3,11 +3,12 @@
 - `Capture(model)` finds out, layer by layer and by asking the model itself, which dimensions form the RoPE planes,
   and checks its reading against the model's own rotation at other places.
 - `Capture.run(tokens, visit)` runs the model once and hands each layer's `LayerInputs` to ``visit`` while the pass
-  goes on, so that memory does not grow with the layers.
+  goes on, so that memory does not grow with the layers; small layers that are alike can come together.
 - `LayerInputs.relocated_logits` gives the logit of every key content at every key place.
 
-The model keeps its own attention: what is captured is handed on unchanged, under the model's own mask, and
-everything that was switched for the pass is put back afterwards.
+The model keeps its own attention, SDPA or eager: what is captured is handed on unchanged, under the model's own mask,
+and everything that was switched for the pass is put back afterwards. In place of any other kind of attention the pass
+takes one of these two. A softcap counts where it is applied, which SDPA does not.
 
 Three conventions that bite:
 - transformers hands its attention function queries and keys *after* rotation, never the cosines. Those are read
@@ -18,24 +19,29 @@ Three conventions that bite:
 """
 
 import copy
+import functools
 import inspect
 import itertools
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .errors import InputError, UnsupportedModelError
+from .errors import InputError, UnsupportedModelError, as_whole
 from .rope import pairs, turn
 
 PROBE_LENGTH = 12
+TOGETHER = 2**24  # numbers in the keys of layers that come together
 _numbers = itertools.count()
+_probed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -75,8 +81,10 @@ class Layer:
 class LayerInputs:
     """What one attention layer did with one query: the query, every key before rotation, and the tables.
 
+    Where `Capture.run` takes layers together, the batch B holds the prompts of the first, then of the second, ….
+
     Attributes:
-        layer: number of the layer, from 0.
+        layers: numbers of the layers, from 0; one unless they come together.
         query: (B, H, D) the query after rotation, gains included, in the order of `Rotation`.
         keys: (B, G, T, D) key contents before rotation, in the same order; H is a multiple of G.
         cos, sin: (T, F) tables as the model used them, fastest plane first; F = 0 where the layer does not rotate.
@@ -90,7 +98,7 @@ class LayerInputs:
             the model itself where its rotation does not turn planes; else None.
     """
 
-    layer: int
+    layers: list[int]
     query: Tensor
     keys: Tensor
     cos: Tensor
@@ -104,15 +112,23 @@ class LayerInputs:
     replayed: Tensor | None = None
 
     @property
+    def layer(self) -> int:
+        """Number of the layer, the first of those that come together."""
+        return self.layers[0]
+
+    @property
     def heads(self) -> int:
         """Number of query heads."""
         return self.query.shape[1]
 
-    def relocated_logits(self, heads: slice = slice(None), *, per_plane: slice | None = None) -> Tensor:
+    def relocated_logits(
+        self, heads: slice = slice(None), rows: slice = slice(None), *, per_plane: slice | None = None
+    ) -> Tensor:
         """Return the logit of every moved key's content at every moved key's place.
 
         Args:
             heads: which query heads.
+            rows: which of the batch.
             per_plane: which planes to return one by one (``slice(None)`` for all) instead of their sum. Planes are
                 taken before the softcap: only there do they add up to the head.
 
@@ -128,23 +144,56 @@ class LayerInputs:
                     f"layer {self.layer} does not rotate pairs of dimensions, so it has no planes to score: leave "
                     "per_frequency out"
                 )
-            return self.capped(self.replayed[:, heads, :-1, :-1])
-        query = self.query[:, heads] * self.scale
-        group = torch.arange(self.heads, device=self.keys.device)[heads] // (self.heads // self.keys.shape[1])
-        keys = self.keys[:, :, self.moved][:, group]
-        turned = turn(query.unsqueeze(-2), self.cos[self.moved], -self.sin[self.moved], "half")
-        if per_plane is None:
-            return self.capped(keys @ turned.mT)
-        keys, turned = (pairs(x, len(self.angles), "half")[..., per_plane, :] for x in (keys, turned))
-        return torch.einsum("bhafc,bhtfc->bhfat", keys, turned)
+            return self.capped(self.replayed[rows, heads, :-1, :-1])
+        if per_plane is not None:
+            keys, turned = self.plane_factors(heads, rows, per_plane)
+            return keys.mT @ turned
+        parts, fixed = self.parts(heads, rows)
+        if fixed is None:
+            return self.capped(parts @ self.turns.mT)
+        ones = self.turns.new_ones(len(self.moved), 1)
+        return self.capped(torch.cat([parts, fixed], -1) @ torch.cat([self.turns, ones], -1).mT)
+
+    def parts(self, heads: slice, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """Return what multiplies cosine and sine of a place in the moved keys' logits, and what no place changes.
+
+        A plane's logit of key content k at a place of angle φ is kᵀR(−φ)q = (k·q) cos φ + (k₁q₂ − k₂q₁) sin φ, the
+        query q after its rotation. So the heads of all layers share one matrix of cosines and sines, `turns`.
+
+        Returns:
+            (B, h, N, 2F), and (B, h, N, 1) or None where all dimensions rotate.
+        """
+        count = len(self.angles)
+        keys = self.keys[rows][:, self.key_heads[heads, None], self.moved]
+        query = self.query[rows, heads, None] * self.scale
+        (k1, k2, k), (q1, q2, q) = (x.tensor_split((count, 2 * count), -1) for x in (keys, query))
+        parts = torch.cat([torch.addcmul(k1 * q1, k2, q2), torch.addcmul(k1 * q2, k2, q1, value=-1)], -1)
+        return parts, (k * q).sum(-1, keepdim=True) if k.shape[-1] else None
+
+    @functools.cached_property
+    def turns(self) -> Tensor:
+        """Cosines and sines of the moved keys' places (N, 2F)."""
+        return torch.cat([self.cos, self.sin], -1)[self.moved]
+
+    @functools.cached_property
+    def key_heads(self) -> Tensor:
+        """Which head of keys each query head reads (H,)."""
+        return torch.arange(self.heads, device=self.keys.device) // (self.heads // self.keys.shape[1])
+
+    def plane_factors(self, heads: slice, rows: slice, planes: slice) -> tuple[Tensor, Tensor]:
+        """Return `parts` and `turns` plane by plane, both (B, h, f, 2, N): relocated logits are their product."""
+        parts, turns = (
+            pairs(x, len(self.angles), "half")[..., planes, :].movedim(-3, -1)
+            for x in (self.parts(heads, rows)[0], self.turns)
+        )
+        return parts, turns.expand_as(parts)
 
     def own_logits(self, heads: slice = slice(None), *, per_plane: slice | None = None) -> Tensor:
         """Return the logit of the query's own key (B, h, 1), with ``per_plane`` (B, h, f, 1)."""
         if self.replayed is not None and per_plane is None:
             return self.capped(self.replayed[:, heads, -1, -1:])
-        place = torch.tensor([self.query_place], device=self.keys.device)
-        own = LayerInputs(**(vars(self) | dict(moved=place))).relocated_logits(heads, per_plane=per_plane)
-        return own.squeeze(-1)
+        place = torch.full((1,), self.query_place, device=self.keys.device)
+        return replace(self, moved=place).relocated_logits(heads, per_plane=per_plane).squeeze(-1)
 
     def extra_logits(self, heads: slice = slice(None)) -> Tensor:
         """Return the logits of what is attended but never moved (B, h, X): the query's own key, and sinks."""
@@ -155,7 +204,7 @@ class LayerInputs:
 
     def capped(self, logits: Tensor) -> Tensor:
         """Return logits after the layer's softcap."""
-        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+        return logits if self.softcap is None else (logits / self.softcap).tanh_().mul_(self.softcap)
 
 
 class Capture:
@@ -184,13 +233,21 @@ class Capture:
     """
 
     def __init__(self, model: nn.Module):
+        """Ask the model, or take what it answered earlier: a model whose parameters did not change is asked once."""
         check_model(model)
         self.model = model
         self.layers: dict[int, Layer] = {}
-        self.device = model.get_input_embeddings().weight.device
+        embedding = model.get_input_embeddings()
+        self.device = embedding.weight.device
         if self.device.type == "meta":
-            self.device = torch.device(next(d for d in model.hf_device_map.values() if d != "disk"))
-        vocabulary = model.get_input_embeddings().weight.shape[0]
+            self.device = torch.device(getattr(embedding._hf_hook, "execution_device", "cpu"))
+        marks = fingerprint(model)
+        known = _probed.get(model)
+        if known is not None and known[0] == marks:
+            _, self.layers, coverage_before = known
+            self.coverage = coverage_before.copy()
+            return
+        vocabulary = embedding.weight.shape[0]
         tokens = (torch.arange(PROBE_LENGTH, device=self.device) * 7919 + 11) % vocabulary
         self.forward(tokens[None], self.probe, PROBE_LENGTH - 1)
         count = getattr(model.config.get_text_config(), "num_hidden_layers", len(self.layers))
@@ -206,14 +263,19 @@ class Capture:
                 f"{name}: no layer rotates its queries and keys, so places enter in another way (learned positions, "
                 "ALiBi, or none). possym reads models with rotary position embedding (RoPE)"
             )
+        _probed[model] = marks, self.layers, self.coverage.copy()
 
-    def run(self, tokens: Tensor, visit: Callable[[LayerInputs], None], *, query: int = -1) -> Tensor | None:
+    def run(
+        self, tokens: Tensor, visit: Callable[[LayerInputs], None], *, query: int = -1, together: bool = False
+    ) -> Tensor | None:
         """Run the model on ``tokens`` and hand every attention layer's inputs to ``visit``, first layer first.
 
         Args:
             tokens: (T,) or (B, T) token ids, without padding: every row is B prompts of one length.
-            visit: called once a layer with its `LayerInputs`, inside the pass and without gradients.
+            visit: called once a layer with its `LayerInputs`, without gradients.
             query: place of the query; negative counts from the end.
+            together: hand over layers that are alike at once, while their keys are small: not in order then, and the
+                last after the pass.
 
         Returns:
             (B, V) logits of the next token at the query, or None where the model has no language head.
@@ -240,16 +302,38 @@ class Capture:
         if not tokens.numel() or tokens.min() < 0 or tokens.max() >= vocabulary:
             raise InputError(f"tokens: give at least one, each from 0 to {vocabulary - 1}, the model's vocabulary")
         length = tokens.shape[1]
-        if isinstance(query, bool) or not isinstance(query, int) or not -length <= query < length:
+        found = as_whole(query)
+        if found is None or not -length <= found < length:
             raise InputError(
                 f"query = {query!r}: give a place among the {length} tokens (negative counts from the end)"
             )
-        place = query % length
+        place = found % length
+        sound: list[tuple[list[int], Tensor]] = []
+        waiting: dict[tuple, list[Reading]] = {}
+
+        def hand_over() -> None:
+            for readings in waiting.values():
+                inputs, finite = joined(readings, place)
+                readings.clear()  # the keys as the model has them are let go
+                sound.append((inputs.layers, finite))
+                # A GPU is asked after the pass: waiting for its answer would leave it idle.
+                if not finite.is_cuda:
+                    check_sound(sound[-1:])
+                visit(inputs)
+            waiting.clear()
 
         def on_call(call: Call) -> None:
-            visit(self.read(call, place))
+            one = self.read(call, place)
+            waiting.setdefault(one.kind, []).append(one)
+            numbers = sum(each.key.numel() for readings in waiting.values() for each in readings)
+            if not together or one.replayed is not None or numbers + one.key.numel() > TOGETHER:
+                hand_over()
 
-        return self.forward(tokens.to(self.device), on_call, place)
+        logits = self.forward(tokens.to(self.device), on_call, place)
+        with torch.no_grad():
+            hand_over()
+        check_sound(sound)
+        return logits
 
     def forward(self, tokens: Tensor, on_call: Callable[["Call"], None], place: int) -> Tensor | None:
         """Run the model with ``on_call`` at every attention layer and leave it as it was found."""
@@ -272,7 +356,8 @@ class Capture:
             raise UnsupportedModelError(
                 f"{name}: attention reads in both directions, as an encoder does. Give a causal language model"
             )
-        query, key = call.query[0].float(), call.key[0].float()
+        # All the comparing is done on the CPU, where an answer costs no waiting.
+        query, key = call.query[0].float().cpu(), call.key[0].float().cpu()
         plain = call.replay(None)
         found = Layer(
             layer=call.layer,
@@ -290,78 +375,171 @@ class Capture:
         if plain is None:
             return
         tolerance = 1e-5 if call.key.dtype in (torch.float32, torch.float64) else 0.03
-        plain_query, plain_key = (x[0].float() for x in plain)
+        plain_query, plain_key = (x[0].float().cpu() for x in plain)
         query_turns, key_turns = distance(plain_query, query) > 1e-6, distance(plain_key, key) > 1e-6
         if not query_turns and not key_turns:
             return
         found.shares_keys = not key_turns
-        tables = call.tables()
-        rotation = find_rotation(plain_query, query, tables, call.gains(), tolerance)
+        tables = tuple(table.cpu() for table in call.tables())
+        gains = [gain.cpu() for gain in call.gains()]
+        rotation = find_rotation(plain_query, query, tables, gains, tolerance)
         if rotation is not None and not found.shares_keys:
-            key_weight = find_gain(plain_key, key, tables, rotation, call.gains(), tolerance)
+            key_weight = find_gain(plain_key, key, tables, rotation, gains, tolerance)
             rotation = None if key_weight is False else Rotation(**(vars(rotation) | dict(key_weight=key_weight)))
         if rotation is not None:
             found.rotation = rotation
-            found.self_check = self.check(call, found)
+            found.self_check = check(call, found, query, key, tables)
             if found.self_check <= tolerance:
+                found.rotation = self.shared(rotation, call.key.device)
                 return
         if found.shares_keys:
             raise UnsupportedModelError(f"{name}: takes its keys from another layer and rotates in no known way")
         found.rotation, found.method = None, "replay"
 
-    def check(self, call: "Call", found: Layer) -> float:
-        """Return how far our relocation is from the module's own, relative to the largest entry."""
-        worst = 0.0
-        for place in (0, PROBE_LENGTH // 2, PROBE_LENGTH - 1):
-            truth_query, truth_key = (x[0].float() for x in call.replay(place))
-            cos, sin = (table[place] for table in rotated_tables(call.tables(), found.rotation))
-            pairs = [(call.query, truth_query, found.rotation.query_weight)]
-            if not found.shares_keys:
-                pairs.append((call.key, truth_key, found.rotation.key_weight))
-            for captured, truth, weight in pairs:
-                content = unrotate(captured[0].float(), call.tables(), found.rotation, weight)
-                ours = turn(content, cos, sin, "half")
-                truth = truth[..., found.rotation.order]
-                ours = ours if weight is None else ours * weight[found.rotation.order]
-                worst = max(worst, distance(ours, truth))
-        return worst
+    def shared(self, rotation: Rotation, device: torch.device) -> Rotation:
+        """Return ``rotation`` on a device, as the one object of all layers that turn alike and have no gains."""
+        parts = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in vars(rotation).items()}
+        rotation = Rotation(**parts)
+        for other in (layer.rotation for layer in self.layers.values()):
+            if other is not None and other.order.device == device and alike(rotation, other):
+                return other
+        return rotation
 
-    def read(self, call: "Call", place: int) -> LayerInputs:
-        """Turn one layer's captured queries and keys into `LayerInputs`."""
+    def read(self, call: "Call", place: int) -> "Reading":
+        """Keep what one layer's `LayerInputs` are made of."""
         found = self.layers[call.layer]
-        query, key = call.query[:, :, place].float(), call.key.float()
-        if not (query.isfinite().all() and key.isfinite().all()):
-            raise InputError(
-                f"layer {call.layer}: queries or keys are not finite. The model overflows on this prompt: check its "
-                "weights, or load it in float32 or bfloat16"
-            )
-        rotation, replayed = found.rotation, None
-        if rotation is None:
-            cos = sin = key.new_empty(key.shape[2], 0)
-        else:
-            cos, sin = rotated_tables(call.tables(), rotation)
-            key = unrotate(key, call.tables(), rotation, rotation.key_weight)
-            query = query if rotation.key_weight is None else query * rotation.key_weight
-            query = query[..., rotation.order]
-        visible = call.visible(place)
-        visible[place:] = False
-        moved = visible.nonzero().flatten()
+        query = call.query[:, :, place].to(torch.float32, copy=True)  # a view would keep all queries
+        moved = call.once("moved", call.mask, lambda: call.visible(place)[:place].nonzero().flatten().to(query.device))
+        tables, turned, replayed = None, None, None
+        if found.rotation is not None:
+            tables = call.tables()
+            turned = call.once(("turns", id(found.rotation)), call.tables_from, lambda: turns(call, found.rotation))
         if found.method == "replay":
             replayed = replayed_logits(call, query * call.scale, [*moved.tolist(), place])
-        return LayerInputs(
+        return Reading(
             layer=call.layer,
             query=query,
-            keys=key,
-            cos=cos,
-            sin=sin,
-            angles=table_angles(cos, sin).abs(),
-            query_place=place,
+            key=call.key,
             moved=moved,
+            rotation=found.rotation,
+            tables=tables,
+            turns=turned,
             scale=float(call.scale),
-            softcap=found.softcap,
+            softcap=call.options.get("softcap"),
             sinks=call.options["s_aux"].detach().float() if found.sinks else None,
             replayed=replayed,
         )
+
+
+@dataclass
+class Reading:
+    """What one layer's `LayerInputs` are made of: the query in float32 and the keys, after rotation, and the rest."""
+
+    layer: int
+    query: Tensor
+    key: Tensor
+    moved: Tensor
+    rotation: Rotation | None
+    tables: tuple[Tensor, Tensor] | None
+    turns: tuple[Tensor, Tensor, Tensor] | None
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None
+    replayed: Tensor | None
+
+    @property
+    def kind(self) -> tuple:
+        """What layers have in common that can come together."""
+        alone = self.layer if self.sinks is not None or self.replayed is not None else None
+        shared = (id(x) for x in (self.moved, self.rotation, self.tables, self.turns))
+        return alone, *shared, self.scale, self.softcap, self.query.shape, self.key.shape, self.key.dtype
+
+
+def joined(readings: list[Reading], place: int) -> tuple[LayerInputs, Tensor]:
+    """Return what alike layers gave as one, and whether each layer's queries and keys are finite."""
+    first = readings[0]
+    rotation, query, keys = first.rotation, torch.cat([one.query for one in readings]), [one.key for one in readings]
+    if rotation is None:
+        keys = torch.cat(keys).float()
+        cos = sin = keys.new_empty(keys.shape[2], 0)
+        angles = keys.new_empty(0)
+    else:
+        cos, sin, angles = first.turns
+        keys = unrotate(torch.cat(keys).float(), first.tables, rotation, rotation.key_weight)
+        query = query if rotation.key_weight is None else query * rotation.key_weight
+        query = query[..., rotation.order]
+    finite = [x.isfinite().reshape(len(readings), -1).all(1) for x in (query, keys)]
+    inputs = LayerInputs(
+        layers=[one.layer for one in readings],
+        query=query,
+        keys=keys,
+        cos=cos,
+        sin=sin,
+        angles=angles,
+        query_place=place,
+        moved=first.moved,
+        scale=first.scale,
+        softcap=first.softcap,
+        sinks=first.sinks,
+        replayed=first.replayed,
+    )
+    return inputs, finite[0] & finite[1]
+
+
+def alike(one: Rotation, other: Rotation) -> bool:
+    """Return whether two rotations without gains are the same."""
+    gains = (one.query_weight, one.key_weight, other.query_weight, other.key_weight)
+    same = one.sign == other.sign and torch.equal(one.order, other.order) and torch.equal(one.columns, other.columns)
+    return same and all(gain is None for gain in gains)
+
+
+def check(call: "Call", found: Layer, query: Tensor, key: Tensor, tables: tuple[Tensor, Tensor]) -> float:
+    """Return how far our relocation is from the module's own, relative to the largest entry."""
+    worst = 0.0
+    for place in (0, PROBE_LENGTH // 2, PROBE_LENGTH - 1):
+        truth_query, truth_key = (x[0].float().cpu() for x in call.replay(place))
+        cos, sin = (table[place] for table in rotated_tables(tables, found.rotation))
+        compared = [(query, truth_query, found.rotation.query_weight)]
+        if not found.shares_keys:
+            compared.append((key, truth_key, found.rotation.key_weight))
+        for captured, truth, weight in compared:
+            content = unrotate(captured, tables, found.rotation, weight)
+            ours = turn(content, cos, sin, "half")
+            truth = truth[..., found.rotation.order]
+            ours = ours if weight is None else ours * weight[found.rotation.order]
+            worst = max(worst, distance(ours, truth))
+    return worst
+
+
+def turns(call: "Call", rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+    """Return cosines and sines (T, F) of the planes, and their angles (F,)."""
+    cos, sin = rotated_tables(call.tables(), rotation)
+    return cos, sin, table_angles(cos, sin).abs()
+
+
+def check_sound(layers: list[tuple[list[int], Tensor]]) -> None:
+    """Raise an InputError that names the first layer that is not sound."""
+    wrong = [number for some, sound in layers for number, fine in zip(some, sound.tolist(), strict=True) if not fine]
+    if wrong:
+        raise InputError(
+            f"layer {min(wrong)}: queries or keys are not finite. The model overflows on this prompt: check its "
+            "weights, or load it in float32 or bfloat16"
+        )
+
+
+def fingerprint(model: nn.Module) -> tuple:
+    """Return what changes when a model's parts, their place or their parameters change.
+
+    Vectors, such as gains that a probe copies, count with their values: an optimiser may change them unseen.
+    """
+    parameters = list(model.parameters())
+    marks = tuple((p.data_ptr(), p.dtype, p.device, 0 if p.is_inference() else p._version) for p in parameters)
+    vectors: dict[torch.device, list[Tensor]] = {}
+    for p in parameters:
+        if p.ndim == 1 and not p.is_meta:
+            vectors.setdefault(p.device, []).append(p.detach())
+    values = tuple(torch.cat(some).float().cpu().numpy().tobytes() for some in vectors.values())
+    return marks, values, tuple(id(module) for module in model.modules())
 
 
 def replayed_logits(call: "Call", query: Tensor, places: list[int]) -> Tensor:
@@ -425,11 +603,11 @@ class Call:
         return self.session.number(self.module)
 
     def visible(self, place: int) -> Tensor:
-        """Return which keys (T,) the query at ``place`` sees."""
+        """Return which keys (T,) the query at ``place`` sees, on the CPU."""
         count = self.key.shape[2]
         if self.mask is None:
-            return torch.arange(count, device=self.key.device) <= (place if self.causal else count)
-        row = self.mask[..., place, :count]
+            return torch.arange(count) <= (place if self.causal else count)
+        row = self.mask[..., place, :count].cpu()
         if row.dtype == torch.bool:
             seen = row
         else:
@@ -439,13 +617,32 @@ class Call:
                     f"layer {self.layer} adds a bias that depends on places (ALiBi or relative positions). possym "
                     "reads models with rotary position embedding (RoPE) alone"
                 )
-        seen = seen.reshape(-1, count).to(self.key.device)
+        seen = seen.reshape(-1, count)
         if (seen != seen[0]).any():
             raise InputError(f"layer {self.layer}: the mask differs within the batch: give prompts without padding")
         return seen[0].clone()
 
+    def once(self, what: object, source: object, make: Callable[[], object]) -> Any:
+        """Return ``make()``, made once for all layers that got the same ``source``: each may wait for the device."""
+        memory, key = self.session.memory, (what, id(source), self.key.device)
+        if key not in memory:
+            if len(memory) >= 32:
+                memory.clear()
+            memory[key] = make(), source  # kept, so that no other object gets its id
+        return memory[key][0]
+
+    @property
+    def tables_from(self) -> object:
+        """What the tables are read from: the embeddings that the module received, else the module."""
+        embeddings = self.session.inputs[self.module].get("position_embeddings")
+        return self.module if embeddings is None else embeddings
+
     def tables(self) -> tuple[Tensor, Tensor]:
         """Return cosines and sines as the module received them, each (T, W), in float32."""
+        return self.once("tables", self.tables_from, self.read_tables)
+
+    def read_tables(self) -> tuple[Tensor, Tensor]:
+        """Do what `tables` says."""
         given = self.session.inputs[self.module]
         embeddings = given.get("position_embeddings")
         if embeddings is None:
@@ -569,8 +766,8 @@ def unrotate(x: Tensor, tables: tuple[Tensor, Tensor], rotation: Rotation, weigh
     """Return contents before rotation and gain, (…, T, D) in the order of ``rotation``."""
     cos, sin = rotated_tables(tables, rotation)
     square = cos.square() + sin.square()
-    x = x if weight is None else x / weight
-    return turn(x[..., rotation.order], cos / square, -sin / square, "half")
+    x = (x if weight is None else x / weight)[..., rotation.order]
+    return turn(x, cos / square, -sin / square, "half")
 
 
 def table_angles(cos: Tensor, sin: Tensor) -> Tensor:
@@ -591,10 +788,10 @@ OnCall = Callable[[Call], tuple[Tensor, Tensor] | None]
 class Session:
     """One pass of a model with its attention layers listened to."""
 
-    def __init__(self, on_call: OnCall, implementations: dict):
+    def __init__(self, on_call: OnCall):
         self.on_call = on_call
-        self.implementations = implementations
         self.inputs: dict[nn.Module, dict] = {}
+        self.memory: dict[tuple, tuple] = {}
         self.numbers: dict[nn.Module, int] = {}
         self.current: nn.Module | None = None
         self.replaying = False
@@ -606,18 +803,17 @@ class Session:
 
     def remember(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Keep how an attention module was called, until it has attended."""
-        names = list(inspect.signature(type(module).forward).parameters)[1:]
-        self.inputs[module] = dict(zip(names, args, strict=False)) | kwargs
+        self.inputs[module] = dict(zip(forward_names(type(module)), args, strict=False)) | kwargs
         self.current = module
 
-    def attend(self, module, query, key, value, attention_mask, scaling=None, dropout=0.0, **options):
+    def attend(self, implementation, module, query, key, value, attention_mask, scaling=None, dropout=0.0, **options):
         """Stand in for transformers' attention function: capture, then attend as the model would have."""
         causal = getattr(module, "is_causal", True)
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        query, key = self.capture(module, query, key, attention_mask, scaling, causal, options)
-        return delegate(
-            self.implementations, module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options
-        )
+        function = attention_function(module, implementation)
+        applied = options if takes_softcap(function) else {k: v for k, v in options.items() if k != "softcap"}
+        query, key = self.capture(module, query, key, attention_mask, scaling, causal, applied)
+        return function(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
 
     def capture(self, module, query, key, mask, scaling, causal, options) -> tuple[Tensor, Tensor]:
         """Hand one layer's queries and keys on, or break off if this is a replay; return those to attend with."""
@@ -637,6 +833,12 @@ class Session:
         edited = self.on_call(Call(self, module, query, key, mask, scaling, causal, options))
         del self.inputs[module]
         return edited or (query, key)
+
+
+@functools.cache
+def forward_names(kind: type[nn.Module]) -> list[str]:
+    """Return the names of what a module's ``forward`` takes."""
+    return list(inspect.signature(kind.forward).parameters)[1:]
 
 
 class _CaptureSDPA(TorchFunctionMode):
@@ -660,29 +862,18 @@ class _CaptureSDPA(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def delegate(implementations, module, query, key, value, mask, *, scaling, dropout, **options):
-    """Attend with the model's own implementation: SDPA unless it asked for eager, softcaps or sinks."""
+def attention_function(module: nn.Module, implementation: str) -> Callable:
+    """Return what computes a module's attention: SDPA, or the eager function of its file."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     eager = eager_function(module)
-    own = implementations.get(id(getattr(module, "config", None)))
-    plain = options.get("softcap") is None and options.get("s_aux") is None
-    if eager is None or (plain and own != "eager"):
-        function = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    else:
-        function, mask = eager, additive_mask(mask, query, key)
-    return function(module, query, key, value, mask, scaling=scaling, dropout=dropout, **options)
+    return ALL_ATTENTION_FUNCTIONS["sdpa"] if implementation == "sdpa" or eager is None else eager
 
 
-def additive_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
-    """Return a mask as the numbers that eager attention adds to its logits."""
-    if mask is None:
-        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
-    if mask.dtype != torch.bool:
-        return mask
-    return torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill(
-        ~mask, torch.finfo(query.dtype).min
-    )
+@functools.cache
+def takes_softcap(function: Callable) -> bool:
+    """Return whether an attention function applies the softcap that it is given."""
+    return "softcap" in inspect.signature(function).parameters
 
 
 def eager_function(module: nn.Module) -> Callable | None:
@@ -700,49 +891,60 @@ def attached(model: nn.Module, on_call: OnCall) -> Iterator[Session]:
 
     ``on_call`` may return the query and key to attend with instead of the model's.
     """
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface, sdpa_mask
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
     modules = [m for m in model.modules() if "Attention" in type(m).__name__]
     configs = all_configs(model)
     implementations = {key: config._attn_implementation for key, config in configs.items()}
-    session = Session(on_call, implementations)
-    training = {m: m.training for m in model.modules()}
+    session = Session(on_call)
+    training = [m for m in model.modules() if m.training]
     name = f"possym_{next(_numbers)}"
 
     def restore_configs() -> None:
         for key, config in configs.items():
             config._attn_implementation_internal = implementations[key]
 
-    def restore_training() -> None:
-        for module, flag in training.items():
+    def set_training(flag: bool) -> None:
+        for module in training:
             module.training = flag
 
     with ExitStack() as stack:
         stack.callback(session.inputs.clear)
-        stack.callback(restore_training)
-        model.eval()
+        stack.callback(session.memory.clear)
+        stack.callback(set_training, True)
+        set_training(False)
         stack.callback(restore_configs)
         stack.enter_context(rotary_state(model))
         for module in modules:
             stack.callback(module.register_forward_pre_hook(session.remember, with_kwargs=True).remove)
         if any(eager_function(m) for m in modules):
-            for mapping, interface, function in (
-                (ALL_ATTENTION_FUNCTIONS, AttentionInterface, session.attend),
-                (ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface, sdpa_mask),
-            ):
-                interface.register(name, function)
-                stack.callback(type(mapping)._global_mapping.pop, name)
-            chosen = name
+            for kind in ("sdpa", "eager"):
+                for mapping, interface, function in (
+                    (ALL_ATTENTION_FUNCTIONS, AttentionInterface, functools.partial(session.attend, kind)),
+                    (ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface, ALL_MASK_ATTENTION_FUNCTIONS[kind]),
+                ):
+                    interface.register(f"{name}_{kind}", function)
+                    stack.callback(type(mapping)._global_mapping.pop, f"{name}_{kind}")
+            chosen = {key: f"{name}_{kind_of(model, config)}" for key, config in configs.items()}
         else:
-            chosen = "sdpa" if model._supports_sdpa else "eager"
+            chosen = dict.fromkeys(configs, "sdpa" if model._supports_sdpa else "eager")
             stack.enter_context(_CaptureSDPA(session))
             for module in (m for m in modules if hasattr(m, "_attn")):
                 stack.callback(vars(module).pop, "_attn")
                 module._attn = listening(session, module)
-        for config in configs.values():
-            config._attn_implementation_internal = chosen
+        for key, config in configs.items():
+            config._attn_implementation_internal = chosen[key]
         yield session
+
+
+def kind_of(model: nn.Module, config: Any) -> str:
+    """Return what a part of a model attends with while it is listened to: its own if that is SDPA or eager."""
+    own = config._attn_implementation
+    if own in ("sdpa", "eager"):
+        return own
+    softcap = getattr(config, "attn_logit_softcapping", None)
+    return "sdpa" if model._supports_sdpa and softcap is None else "eager"
 
 
 def listening(session: Session, module: nn.Module) -> Callable:
@@ -803,7 +1005,10 @@ def check_model(model: nn.Module) -> None:
         )
     if not any(isinstance(m, PreTrainedModel) for m in model.modules()):
         raise UnsupportedModelError(f"{type(model).__name__} holds no transformers model")
-    if any(parameter.is_meta for parameter in model.parameters()):
+    # accelerate keeps offloaded weights on the meta device too, with a hook that brings them when their module runs.
+    if any(weight.is_meta for weight in model.parameters()) and any(
+        weight.is_meta for m in model.modules() if not hasattr(m, "_hf_hook") for weight in m.parameters(False)
+    ):
         raise UnsupportedModelError(f"{type(model).__name__} has weights on the meta device: load them first")
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedModelError(

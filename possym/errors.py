@@ -1,4 +1,12 @@
-"""The errors possym raises: each says what was given, what was expected and what to do."""
+"""The errors possym raises, each saying what was given, what was expected and what to do; what counts as a number.
+
+A whole number is an int or anything that says it is one (a numpy integer, a tensor or array that holds one integer
+and has no dimension); a real number likewise. True and False are no numbers, nor are integers that 64 bits do not hold.
+"""
+
+import numbers
+import operator
+from typing import Any
 
 
 class PossymError(Exception):
@@ -9,15 +17,59 @@ class InputError(PossymError, ValueError):
     """An argument has the wrong type, shape or value."""
 
 
-def need(value: object, kind: type | tuple[type, ...], name: str) -> None:
-    """Raise an InputError unless ``value`` is of a kind; True and False are no numbers.
+def as_whole(value: object) -> int | None:
+    """Return a whole number as an int, None for anything else.
 
+    >>> import numpy as np
+    >>> as_whole(np.int32(3)), as_whole(3.0), as_whole(True), as_whole(10**30)
+    (3, None, None, None)
+    """
+    if is_flag(value) or getattr(value, "ndim", 0):
+        return None
+    try:
+        number = operator.index(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return number if -(2**63) <= number < 2**63 else None
+
+
+def as_real(value: object) -> float | None:
+    """Return a real number as a float, None for anything else.
+
+    >>> import numpy as np
+    >>> as_real(np.float32(0.5)), as_real(2), as_real("2"), as_real(10**400)
+    (0.5, 2.0, None, None)
+    """
+    single = isinstance(value, numbers.Real) or (hasattr(value, "dtype") and not getattr(value, "ndim", 1))
+    if is_flag(value) or not single:
+        return None
+    try:
+        return float(value)
+    except (OverflowError, TypeError, ValueError, RuntimeError):
+        return None
+
+
+def is_flag(value: object) -> bool:
+    """Return whether a value is True or False, of Python, numpy or torch."""
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
+
+
+def need(value: object, kind: type | tuple[type, ...], name: str) -> Any:
+    """Return ``value``, or raise an InputError unless it is of a kind; whole and real numbers come as int and float.
+
+    >>> need(3, (int, float), "margin")
+    3.0
     >>> need("3", int, "layer")
     Traceback (most recent call last):
     possym.errors.InputError: layer is of type str ('3'): give an int
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+    number = as_real(value) if float in kinds else as_whole(value) if int in kinds else None
+    if number is not None:
+        return number
+    if isinstance(value, int) and not is_flag(value) and int in kinds:
+        raise InputError(f"{name} is a number of {value.bit_length()} bits: give a smaller one")
+    if not isinstance(value, kinds) or (is_flag(value) and bool not in kinds and {int, float} & {*kinds}):
         given, names = repr(value), " or ".join(spelt(each) for each in kinds)
         said = f" ({given})" if len(given) <= 40 and given[0] != "<" else ""
         article = "an" if names[0].lower() in "aeiou" else "a"
@@ -42,3 +94,11 @@ class ResultsError(PossymError):
 
 class UnsupportedModelError(PossymError):
     """A model has no rotary attention that possym can read."""
+
+
+class EndpointError(PossymError):
+    """A model's endpoint refused, or did not answer as its protocol says."""
+
+
+class DeviceError(PossymError):
+    """A process that worked on one of several devices failed or was killed."""

@@ -26,7 +26,7 @@ class Explorer:
         if not isinstance(model, GPTJEnsemble):
             raise InputError(f"model is a {type(model).__name__}: give a GPTJEnsemble, such as trained_model returns")
         need(task, (NumberTask, LetterTask), "task")
-        check_count("seed", seed, 0)
+        seed = check_count("seed", seed, 0)
         if len(task.vocabulary) != model.config.vocabulary_size:
             raise InputError(
                 f"the model knows {model.config.vocabulary_size} tokens, the task has {len(task.vocabulary)}: "

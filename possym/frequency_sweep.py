@@ -136,6 +136,18 @@ def learnt_words(accuracy: pd.DataFrame, **wanted: object) -> str:
     return f"{'ID' if len(runs) == 1 and ' ' not in runs[0] else 'IDs'} {', '.join(runs)}"
 
 
+def best_words(found: pd.DataFrame, column: str = "first_id") -> str:
+    """Return the first angle with the highest mean in words, and how many others reach the same.
+
+    >>> table = pd.DataFrame({"first_id": [7, 9, 0], "mean": [0.9, 1.0, 1.0]})
+    >>> best_words(table), best_words(table[:2])
+    ('ID 9 and 1 other', 'ID 9')
+    """
+    first, *others = found.loc[found["mean"] == found["mean"].max(), column].tolist()
+    name = f"ID {first}" if first else "NoPE"
+    return f"{name} and {len(others)} other{'s' * (len(others) > 1)}" if others else name
+
+
 def short_keys(key: torch.Tensor, symbols: int) -> torch.Tensor:
     """Return the share of symbols whose key is less than half as long as the median symbol's.
 

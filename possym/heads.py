@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from .errors import InputError, need
+from .errors import InputError, as_whole, need
 from .models.gptj import GPTJEnsemble
 from .rope import as_float
 from .scores import check_relocated, relocated_logits, swap_scores
@@ -76,7 +76,8 @@ def swapped_attention(relocated: Tensor, own: Tensor, first: int, second: int) -
     """
     count = check_relocated(relocated).shape[-1]
     for place in (first, second):
-        if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < count:
+        found = as_whole(place)
+        if found is None or not 0 <= found < count:
             raise InputError(f"place {place!r}: movable keys are at places 0 to {count - 1}")
     content = torch.arange(count)
     content[[first, second]] = content[[second, first]]
@@ -119,8 +120,8 @@ def plane_table(
     """
     need(model, GPTJEnsemble, "model")
     sizes = {"member": model.members, "layer": model.config.layers, "head": model.config.heads}
+    member, layer, head = (need(n, int, name) for name, n in zip(sizes, (member, layer, head), strict=True))
     for (name, size), number in zip(sizes.items(), (member, layer, head), strict=True):
-        need(number, int, name)
         if not 0 <= number < size:
             raise InputError(f"{name} = {number}: this model has {name}s 0 to {size - 1}")
     with torch.no_grad():

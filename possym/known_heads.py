@@ -9,8 +9,23 @@ from .errors import InputError
 from .tasks.batch import check_count, check_generator
 
 
-def repeated_tokens(n: int, length: int, vocabulary: int, generator: torch.Generator | None = None) -> Tensor:
+def repeated_tokens(
+    n: int,
+    length: int,
+    vocabulary: int,
+    generator: torch.Generator | None = None,
+    *,
+    beginning: int | None = None,
+) -> Tensor:
     """Return ``n`` sequences (n, 2·length) of random token ids without repetition, each said twice.
+
+    Args:
+        n: number of sequences.
+        length: tokens before they are said again.
+        vocabulary: ids are drawn below it.
+        generator: a CPU generator; None is a fresh one seeded 0.
+        beginning: id of the beginning-of-text token, for models that always read one first (Gemma, Llama); it then
+            stands before the first saying, (n, 1 + 2·length), and nowhere else.
 
     Raises:
         InputError: counts that do not fit, or a vocabulary smaller than ``length``.
@@ -18,12 +33,16 @@ def repeated_tokens(n: int, length: int, vocabulary: int, generator: torch.Gener
     >>> repeated_tokens(1, 3, 10)[0].tolist()[:3] == repeated_tokens(1, 3, 10)[0].tolist()[3:]
     True
     """
-    check_count("n", n, 1)
-    check_count("length", length, 2)
-    check_count("vocabulary", vocabulary, length)
+    n, length = check_count("n", n, 1), check_count("length", length, 2)
+    vocabulary = check_count("vocabulary", vocabulary, length + (beginning is not None))
     generator = check_generator(generator)
-    rows = [torch.randperm(vocabulary, generator=generator)[:length] for _ in range(n)]
-    return torch.stack(rows).repeat(1, 2)
+    if beginning is None:
+        rows = [torch.randperm(vocabulary, generator=generator)[:length] for _ in range(n)]
+        return torch.stack(rows).repeat(1, 2)
+    first = check_count("beginning", beginning, 0, vocabulary - 1)
+    orders = [torch.randperm(vocabulary, generator=generator) for _ in range(n)]
+    rows = torch.stack([order[order != first][:length] for order in orders])
+    return torch.cat([rows.new_full((n, 1), first), rows, rows], 1)
 
 
 def known_heads(model: nn.Module, tokens: Tensor) -> pd.DataFrame:
@@ -31,10 +50,11 @@ def known_heads(model: nn.Module, tokens: Tensor) -> pd.DataFrame:
 
     Args:
         model: a model that `possym.capture.Capture` reads.
-        tokens: (n, 2·length) sequences said twice, see `repeated_tokens`.
+        tokens: (n, 2·length) sequences said twice, see `repeated_tokens`; of odd width they have a beginning-of-text
+            token first, which is attended to but asks nothing.
 
     Returns:
-        DataFrame: layer, head, previous_token (mean attention to the place before), induction (mean attention, in the
+        DataFrame: layer, head, previous_token (mean attention to the token before), induction (mean attention, in the
         second saying, to the place after the token's first one).
 
     Raises:
@@ -48,17 +68,17 @@ def known_heads(model: nn.Module, tokens: Tensor) -> pd.DataFrame:
     >>> known_heads(model, repeated_tokens(2, 5, 20)).shape
     (2, 4)
     """
-    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.shape[1] % 2 or tokens.shape[1] < 4:
+    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.shape[1] < 4:
         raise InputError("tokens: give (n, 2·length) token ids, see repeated_tokens")
-    half = tokens.shape[1] // 2
-    if not torch.equal(tokens[:, :half], tokens[:, half:]):
-        raise InputError("tokens: the second half of every sequence repeats the first")
+    half, start = divmod(tokens.shape[1], 2)  # the first saying starts after a beginning-of-text token, if there is one
+    if not torch.equal(tokens[:, start : start + half], tokens[:, start + half :]):
+        raise InputError("tokens: every sequence is said twice, after at most one beginning-of-text token")
     capture, rows = Capture(model), []
 
     def on_call(call: Call) -> None:
         weights = attention(call)
-        places = torch.arange(1, 2 * half, device=weights.device)
-        again = torch.arange(half, 2 * half, device=weights.device)
+        places = torch.arange(start + 1, start + 2 * half, device=weights.device)
+        again = torch.arange(start + half, start + 2 * half, device=weights.device)
         previous = weights[:, :, places, places - 1].mean((0, 2))
         induction = weights[:, :, again, again - half + 1].mean((0, 2))
         for head, (a, b) in enumerate(zip(previous.tolist(), induction.tolist(), strict=True)):
@@ -75,7 +95,7 @@ def attention(call: Call) -> Tensor:
     logits = query @ key.mT * call.scale
     if call.options.get("softcap") is not None:
         logits = call.options["softcap"] * torch.tanh(logits / call.options["softcap"])
-    seen = torch.stack([call.visible(place) for place in range(query.shape[2])])
+    seen = torch.stack([call.visible(place) for place in range(query.shape[2])]).to(logits.device)
     logits = logits.masked_fill(~seen, -torch.inf)
     if call.options.get("s_aux") is not None:
         sinks = call.options["s_aux"].float()[:, None, None].expand(*logits.shape[:-1], 1)

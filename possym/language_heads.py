@@ -66,13 +66,18 @@ def over_tasks(heads: pd.DataFrame) -> pd.DataFrame:
     return stability({f"{task}, by {cut}": mean_heads(heads, task, cut) for task, cut in kinds}, "lead")
 
 
-def frequency_pattern(frequencies: pd.DataFrame, task: str, blocks: str) -> pd.DataFrame:
-    """Return scores and logit norm by frequency ID over all heads: median and quartiles.
+def with_large_logits(planes: pd.DataFrame, share: float = 0.25) -> pd.DataFrame:
+    """Return the ``share`` of the rows with the largest logit norms."""
+    return planes[planes["logit_norm"] >= planes["logit_norm"].quantile(1 - share)]
+
+
+def frequency_pattern(planes: pd.DataFrame) -> pd.DataFrame:
+    """Return scores and logit norm by frequency ID over the planes of all heads: median and quartiles.
 
     Columns: frequency_id, angle, and for positional, symbolic and logit_norm the median, ``_low`` and ``_high``
     quartile.
     """
-    groups = of_task(frequencies, task, blocks).groupby("frequency_id")
+    groups = planes.groupby("frequency_id")
     table = groups[["angle"]].first()
     for name in ("positional", "symbolic", "logit_norm"):
         for suffix, share in (("", 0.5), ("_low", 0.25), ("_high", 0.75)):
@@ -80,15 +85,30 @@ def frequency_pattern(frequencies: pd.DataFrame, task: str, blocks: str) -> pd.D
     return table.reset_index()
 
 
-def thirds(frequencies: pd.DataFrame, task: str, blocks: str) -> dict[str, pd.Series]:
+def third(planes: pd.DataFrame) -> pd.Series:
+    """Return "fast", "middle" or "slow" for every plane: frequency IDs cut in three."""
+    ids = planes["frequency_id"].drop_duplicates()
+    names = pd.qcut(ids, 3, labels=["fast", "middle", "slow"]).astype(str)
+    return planes["frequency_id"].map(dict(zip(ids, names, strict=True)))
+
+
+def thirds(planes: pd.DataFrame, share: float = 1.0) -> dict[str, pd.Series]:
     """Return median positional and symbolic score of planes that are fast, middle and slow, and of the very fastest.
 
-    Planes are sorted by frequency ID and cut in three; "fastest" is ID 1 alone.
+    "fastest" is ID 1 alone. Medians are over the ``share`` of the planes with the largest logits: a plane with small
+    logits scores high on both by itself.
     """
-    rows = of_task(frequencies, task, blocks)
-    cut = pd.qcut(rows["frequency_id"], 3, labels=["fast", "middle", "slow"])
-    found = {name: part[["positional", "symbolic"]].median() for name, part in rows.groupby(cut, observed=True)}
-    return {"fastest": rows.loc[rows["frequency_id"] == 1, ["positional", "symbolic"]].median(), **found}
+    scores = ["positional", "symbolic"]
+    rows = with_large_logits(planes.assign(third=third(planes)), share)
+    found = {name: part[scores].median() for name, part in rows.groupby("third")}
+    return {"fastest": rows.loc[rows["frequency_id"] == 1, scores].median(), **found}
+
+
+def slow_leads_more(planes: pd.DataFrame) -> float:
+    """Return the share of heads whose slow third of planes is more symbolic than its fast third, by mean lead."""
+    lead = (planes["symbolic"] - planes["positional"]).groupby([planes["layer"], planes["head"], third(planes)]).mean()
+    wide = lead.unstack()
+    return float((wide["slow"] > wide["fast"]).mean())
 
 
 def gathered(planes: pd.DataFrame) -> pd.DataFrame:
@@ -161,6 +181,26 @@ def known_difference(table: pd.DataFrame, first: str = "previous-token", second:
     """Return how far ``lead`` tells two kinds of known head apart: see `possym.statistics.rank_difference`."""
     rows = table[table["known"].isin([first, second])]
     return rank_difference(rows.assign(inside=rows["known"] == second), "lead", "inside")
+
+
+def own_effects(knob: pd.DataFrame) -> pd.DataFrame:
+    """Return what known heads lose when a band is silenced in them alone, two rows: previous-token and induction heads.
+
+    Columns: heads, measure (the attention that these heads are known by), own (the band of their kind: positional or
+    symbolic), own_change, other_change (of the measure, by their own and by the other band), random_change (mean over
+    random bands), beaten (random bands that take less than their own band does), draws (random bands).
+    """
+    rows = []
+    for measure, own, other in (("previous_token", "positional", "symbolic"), ("induction", "symbolic", "positional")):
+        heads = f"{measure.replace('_', '-')} heads"
+        effects = knob_effects(knob, heads)
+        change = effects[effects["measure"] == measure].set_index("band")["change"]
+        row = {"heads": heads, "measure": measure, "own": own, "own_change": change[own], "other_change": change[other]}
+        random = change["random"]
+        rows.append(
+            row | {"random_change": random.mean(), "beaten": int((random > change[own]).sum()), "draws": len(random)}
+        )
+    return pd.DataFrame(rows)
 
 
 def knob_effects(knob: pd.DataFrame, heads: str = "all", how: str = "silence") -> pd.DataFrame:

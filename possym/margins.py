@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from .errors import InputError
+from .errors import InputError, as_real, as_whole
 
 
 def smallest_turn(angle: float, length: int) -> float:
@@ -140,17 +140,20 @@ def induction_logits(planes: str, symbols: int, length: int) -> tuple[float, Ten
 
 def check_number(name: str, value: float) -> None:
     """Raise an InputError unless ``value`` is a finite real number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    found = as_real(value)
+    if found is None or not math.isfinite(found):
         raise InputError(f"{name} = {value!r}: give a finite number, in radians a position")
 
 
 def check_length(length: int) -> None:
     """Raise an InputError unless ``length`` is a whole number from 3."""
-    if isinstance(length, bool) or not isinstance(length, int) or length < 3:
+    found = as_whole(length)
+    if found is None or found < 3:
         raise InputError(f"length = {length!r}: give a whole number from 3, the query included")
 
 
 def check_symbols(symbols: int) -> None:
     """Raise an InputError unless ``symbols`` is a whole number from 2."""
-    if isinstance(symbols, bool) or not isinstance(symbols, int) or symbols < 2:
+    found = as_whole(symbols)
+    if found is None or found < 2:
         raise InputError(f"symbols = {symbols!r}: give a whole number from 2")

@@ -6,12 +6,11 @@
 Prompts are never padded: those of one length run together, the rest one after the other.
 """
 
+import itertools
 import json
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -24,10 +23,13 @@ from tqdm.auto import tqdm
 
 from . import __version__
 from .capture import Capture, LayerInputs
-from .errors import InputError, ResultsError, need
-from .scores import check_blocks, exclusion, purity, swap_scores
+from .errors import InputError, ResultsError, as_real, as_whole, need
+from .scores import check_blocks, plane_scores, purity, scores_and_exclusion
+from .scratch import scratch
 
 TABLES = ("heads", "frequencies", "prompts", "coverage")
+HEAD_VALUES = ("positional", "symbolic", "entropy", "variance", "bound", "moved")
+FREQUENCY_VALUES = ("positional", "symbolic", "entropy", "logit_norm", "angle")
 TOKENS_AT_ONCE = 4096
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
@@ -123,17 +125,14 @@ class Profile:
         if path.exists() and not (path / "profile.json").exists():
             raise InputError(f"{path} exists and is not a saved profile: choose another place")
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
-        try:
+        with scratch(path.parent) as folder:
+            (new := folder / "new").mkdir()
             for name in TABLES:
-                getattr(self, name).to_parquet(partial / f"{name}.parquet", index=False)
-            (partial / "profile.json").write_text(json.dumps({"format": 1, "settings": self.settings}, indent=1))
+                getattr(self, name).to_parquet(new / f"{name}.parquet", index=False)
+            (new / "profile.json").write_text(json.dumps({"format": 1, "settings": self.settings}, indent=1))
             if path.exists():
-                os.replace(path, partial / "before")
-            os.replace(partial, path)
-            shutil.rmtree(path / "before", ignore_errors=True)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+                os.replace(path, folder / "before")
+            os.replace(new, path)
         return path
 
     @classmethod
@@ -222,7 +221,8 @@ def profile(
     back as it was, its attention implementation, hooks and training mode included.
 
     Args:
-        model: a causal transformers model with rotary position embedding.
+        model: a causal transformers model with rotary position embedding. One too large for a card may be spread over
+            several, and over CPU memory and disk, by transformers' ``device_map``.
         prompts: a list of strings, of chats (lists of ``{"role": …, "content": …}``) or of token ids (lists or
             tensors); a tensor (n, T); a tokenizer's output (padding is taken off). One alone need not be in a list.
         tokenizer: needed for strings and chats.
@@ -263,23 +263,9 @@ def profile(
     if only_correct and wanted is None:
         raise InputError("only_correct=True needs answers, one for each prompt")
     capture = Capture(model)
-    groups: dict[tuple, list[int]] = {}
-    for number, (text, place, span) in enumerate(zip(texts, places, spans, strict=True)):
-        groups.setdefault((len(text.ids), place, None if span is None else tuple(span)), []).append(number)
     rows = Rows(temperature, per_frequency)
-    predicted = [None] * len(texts)
-    bar = tqdm(total=len(texts), unit="prompt", disable=not progress or len(texts) == 1)
-    with bar:
-        for (length, place, span), members in groups.items():
-            at_once = max(1, TOKENS_AT_ONCE // length)
-            for start in range(0, len(members), at_once):
-                some = members[start : start + at_once]
-                tokens = torch.tensor([texts[number].ids for number in some])
-                logits = capture.run(tokens, lambda x, some=some, span=span: rows.add(x, some, span), query=place)
-                if logits is not None:
-                    for number, token in zip(some, logits.argmax(-1).tolist(), strict=True):
-                        predicted[number] = token
-                bar.update(len(some))
+    with tqdm(total=len(texts), unit="prompt", disable=not progress or len(texts) == 1) as bar:
+        predicted = run_prompts(capture, texts, places, spans, rows, bar)
     heads, frequencies = rows.tables()
     heads["purity"] = kind(heads.positional, heads.symbolic, gamma)
     table = pd.DataFrame(
@@ -326,77 +312,113 @@ class Rows:
     def __init__(self, temperature: float, per_frequency: bool):
         self.temperature = temperature
         self.per_frequency = per_frequency
-        self.heads: list[pd.DataFrame] = []
-        self.frequencies: list[pd.DataFrame] = []
+        self.heads: list[Part] = []
+        self.frequencies: list[Part] = []
 
     def add(self, inputs: LayerInputs, prompts: list[int], spans: tuple | None) -> None:
-        """Score one layer on a batch of prompts."""
-        count = len(inputs.moved)
+        """Score layers on a batch of prompts. Nothing waits for the device: the values stay there."""
+        count, shape, threads = len(inputs.moved), inputs.query.shape[:2], torch.get_num_threads()
         seen = None if spans is None else seen_blocks(spans, inputs.moved)
         enough = count >= 2 and (seen is None or len(seen) >= 2)
-        options = dict(blocks=seen, temperature=self.temperature)
-        budget = (2**26 if inputs.keys.is_cuda else 2**19 * torch.get_num_threads()) // (len(prompts) * count**2 or 1)
-        names = ("positional", "symbolic", "entropy", "variance", "bound")
-        try:
-            parts, extra = [], inputs.extra_logits()
-            for start in range(0, inputs.heads if enough else 0, max(1, budget)):
-                some = slice(start, start + max(1, budget))
-                relocated = inputs.relocated_logits(some)
-                scores = swap_scores(relocated, extra_logits=extra[:, some], **options)
-                found = exclusion(relocated)
-                parts.append(torch.stack([*scores, found.variance, found.bound], -1))
+        # Entries of matrices and of vectors at once: what a GPU has memory for, what a CPU's cache holds.
+        whole, vectors = (2**26, 2**23) if inputs.keys.is_cuda else (2**19 * threads, 2**13 * threads)
+        values = inputs.query.new_full((*shape, len(HEAD_VALUES)), torch.nan)
+        values[..., -1] = count
+        if enough:
+            extra = inputs.extra_logits()
+            for rows, heads in boxes(shape, whole // count**2):
+                relocated = inputs.relocated_logits(heads, rows)
+                scores, found = scores_and_exclusion(relocated, extra[rows, heads], seen, self.temperature)
+                values[rows, heads, :-1] = torch.stack([*scores, found.variance, found.bound], -1)
                 del relocated
-            shape = (len(prompts), inputs.heads, len(names))
-            values = torch.cat(parts, 1).cpu() if parts else torch.full(shape, torch.nan)
-            self.heads.append(as_table(values, names, prompts, inputs.layer, []).assign(moved=count))
-            if self.per_frequency and len(inputs.angles):
-                self.add_frequencies(inputs, prompts, options, budget if enough else None)
-        except InputError as error:
-            raise InputError(f"layer {inputs.layer}: {error}") from error
+        self.heads.append(Part(values, prompts, inputs.layers, enough))
+        if not self.per_frequency or not len(inputs.angles):
+            return
+        values = inputs.query.new_full((*shape, len(inputs.angles), len(FREQUENCY_VALUES)), torch.nan)
+        values[..., -1] = inputs.angles
+        if enough:
+            own = inputs.own_logits(per_plane=slice(None))
+            # Blocks need matrices of logits, single tokens vectors alone.
+            for box in boxes(values.shape[:-1], vectors // count if seen is None else whole // count**2):
+                values[*box, :-1] = self.plane_values(inputs, *box, own[box], seen)
+        self.frequencies.append(Part(values, prompts, inputs.layers, enough))
 
-    def add_frequencies(self, inputs: LayerInputs, prompts: list[int], options: dict, budget: int | None) -> None:
-        """Score one layer's planes on a batch of prompts; no budget means that there is nothing to score."""
-        names = ("positional", "symbolic", "entropy", "logit_norm")
-        shape = (len(prompts), inputs.heads, len(inputs.angles), len(names))
-        values = torch.full(shape, torch.nan)
-        if budget is not None:
-            planes = min(len(inputs.angles), max(1, budget))
-            heads = max(1, budget // planes)
-            for start in range(0, inputs.heads, heads):
-                for first in range(0, len(inputs.angles), planes):
-                    some, bands = slice(start, start + heads), slice(first, first + planes)
-                    relocated = inputs.relocated_logits(some, per_plane=bands)
-                    own = inputs.own_logits(some, per_plane=bands)
-                    scores = swap_scores(relocated, extra_logits=own, **options)
-                    norm = relocated.diagonal(dim1=-2, dim2=-1).norm(dim=-1)
-                    values[:, some, bands] = torch.stack([*scores, norm], -1).cpu()
-        angles = inputs.angles.double().cpu().tolist()
-        table = as_table(values, names, prompts, inputs.layer, ["frequency_id"])
-        table["frequency_id"] += 1
-        table["angle"] = [angles[k - 1] for k in table.frequency_id]
-        self.frequencies.append(table)
+    def plane_values(
+        self, inputs: LayerInputs, rows: slice, heads: slice, planes: slice, own: Tensor, blocks: list | None
+    ) -> Tensor:
+        """Return scores and logit norm (…, 4) of some planes."""
+        if blocks is None:
+            scores, logits = plane_scores(*inputs.plane_factors(heads, rows, planes), own, self.temperature)
+        else:
+            relocated = inputs.relocated_logits(heads, rows, per_plane=planes)
+            scores, _ = scores_and_exclusion(relocated, own, blocks, self.temperature)
+            logits = relocated.diagonal(dim1=-2, dim2=-1)
+        return torch.stack([*scores, logits.norm(dim=-1)], -1)
 
     def tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return both tables, in order of prompt, layer, head and frequency."""
+        """Return both tables, in order of prompt, layer, head and frequency.
+
+        Raises:
+            InputError: logits that are not finite.
+        """
         order = ["prompt", "layer", "head"]
-        heads = pd.concat(self.heads).sort_values(order, kind="stable", ignore_index=True)
-        columns = [*order, "frequency_id", "angle", "logit_norm", "positional", "symbolic", "entropy"]
+        heads = as_table(self.heads, HEAD_VALUES, order)
+        heads["moved"] = heads["moved"].astype("int64")
+        order.append("frequency_id")
+        columns = [*order, "angle", "logit_norm", "positional", "symbolic", "entropy"]
         if not self.frequencies:
             return heads, pd.DataFrame(
-                {name: pd.Series(dtype="int64" if name in columns[:4] else "float64") for name in columns}
+                {name: pd.Series(dtype="int64" if name in order else "float64") for name in columns}
             )
-        frequencies = pd.concat(self.frequencies).sort_values([*order, "frequency_id"], ignore_index=True)
+        frequencies = as_table(self.frequencies, FREQUENCY_VALUES, order)
+        frequencies["frequency_id"] += 1
         return heads, frequencies[columns]
 
 
-def as_table(values: Tensor, names: Sequence[str], prompts: list[int], layer: int, more: list[str]) -> pd.DataFrame:
-    """Return (prompt, head, …, name) values as a tidy table."""
-    index = pd.MultiIndex.from_product(
-        [prompts, *(range(n) for n in values.shape[1:-1])], names=["prompt", "head", *more]
-    )
-    table = pd.DataFrame(values.flatten(0, -2).double().numpy(), index=index, columns=list(names)).reset_index()
-    table.insert(1, "layer", layer)
-    return table
+@dataclass
+class Part:
+    """Values (layers · prompts, H, …, names); ``known`` says whether there was enough to score."""
+
+    values: Tensor
+    prompts: list[int]
+    layers: list[int]
+    known: bool
+
+
+def boxes(shape: Sequence[int], size: int) -> Iterator[tuple[slice, ...]]:
+    """Return slices that cut ``shape`` into boxes of ``size`` entries at most, or one, that are wide in the last.
+
+    >>> list(boxes((2, 3), 2))[:2]
+    [(slice(0, 1, None), slice(0, 2, None)), (slice(0, 1, None), slice(2, 4, None))]
+    """
+    cuts = []
+    for count in reversed(shape):
+        step = max(1, min(count, size))
+        cuts.insert(0, [slice(start, start + step) for start in range(0, count, step)])
+        size //= step
+    return itertools.product(*cuts)
+
+
+def as_table(parts: list[Part], names: Sequence[str], order: Sequence[str]) -> pd.DataFrame:
+    """Return values as a tidy table, copied at once and sorted, or raise an InputError where they are not finite."""
+    device = parts[0].values.device
+    found = torch.cat([part.values.flatten(end_dim=-2).to(device) for part in parts]).double().cpu().numpy()
+    numbers = []
+    for part in parts:
+        shape = len(part.layers), len(part.prompts), *part.values.shape[1:-1]
+        layer, prompt, *rest = np.indices(shape).reshape(len(shape), -1)
+        numbers.append(np.stack([np.array(part.prompts)[prompt], np.array(part.layers)[layer], *rest]))
+    known = np.concatenate([np.full(rows.shape[1], part.known) for part, rows in zip(parts, numbers, strict=True)])
+    numbers = np.concatenate(numbers, 1)
+    wrong = known & ~np.isfinite(found).all(1)
+    if wrong.any():
+        raise InputError(
+            f"layer {numbers[1, wrong].min()}: logits are not finite. The model overflows on this prompt: check its "
+            "weights, or load it in float32 or bfloat16"
+        )
+    rank = np.lexsort(numbers[::-1])
+    columns = zip([*order, *names], [*numbers[:, rank], *found[rank].T], strict=True)
+    return pd.DataFrame(dict(columns))
 
 
 def kind(positional: pd.Series, symbolic: pd.Series, gamma: float) -> Any:
@@ -411,6 +433,29 @@ class Text:
 
     ids: list[int]
     sentences: list[tuple[int, int]] | None = None
+
+
+def run_prompts(
+    capture: Capture, texts: list[Text], places: list[int], spans: list, rows: Rows, bar: tqdm | None = None
+) -> list[int | None]:
+    """Score every prompt into ``rows``, those alike together, and return the token that each one's query predicts."""
+    groups: dict[tuple, list[int]] = {}
+    for number, (text, place, span) in enumerate(zip(texts, places, spans, strict=True)):
+        groups.setdefault((len(text.ids), place, None if span is None else tuple(span)), []).append(number)
+    predicted = [None] * len(texts)
+    for (length, place, span), members in groups.items():
+        at_once = max(1, TOKENS_AT_ONCE // length)
+        for start in range(0, len(members), at_once):
+            some = members[start : start + at_once]
+            tokens = torch.tensor([texts[number].ids for number in some])
+            visit = lambda x, some=some, span=span: rows.add(x, some, span)  # noqa: E731
+            logits = capture.run(tokens, visit, query=place, together=True)
+            if logits is not None:
+                for number, token in zip(some, logits.argmax(-1).tolist(), strict=True):
+                    predicted[number] = token
+            if bar is not None:
+                bar.update(len(some))
+    return predicted
 
 
 def read_prompts(prompts: Any, tokenizer: Any) -> list[Text]:
@@ -429,7 +474,11 @@ def read_prompts(prompts: Any, tokenizer: Any) -> list[Text]:
         ]
     elif isinstance(prompts, str) or (isinstance(prompts, Tensor) and prompts.ndim == 1):
         prompts = [prompts]
-    elif isinstance(prompts, (list, tuple)) and prompts and all(isinstance(p, (int, Mapping)) for p in prompts):
+    elif (
+        isinstance(prompts, (list, tuple))
+        and prompts
+        and all(isinstance(p, Mapping) or as_whole(p) is not None for p in prompts)
+    ):
         prompts = [prompts]
     if not isinstance(prompts, (list, tuple, Tensor)) or not len(prompts):
         raise InputError("prompts: give one or more strings, chats, or sequences of token ids")
@@ -461,9 +510,10 @@ def read_prompt(number: int, prompt: Any, tokenizer: Any) -> Text:
         encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
         return Text(list(encoded["input_ids"]), sentence_spans(text, encoded["offset_mapping"]))
     ids = prompt.tolist() if isinstance(prompt, Tensor) else prompt
-    if not isinstance(ids, (list, tuple)) or not all(isinstance(t, int) and not isinstance(t, bool) for t in ids):
+    found = [as_whole(token) for token in ids] if isinstance(ids, (list, tuple)) else [None]
+    if None in found:
         raise InputError(f"prompt {number} is {prompt!r:.80}: give a string, a chat, or whole token ids")
-    return Text(list(ids))
+    return Text(found)
 
 
 def sentence_spans(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -484,19 +534,19 @@ def sentence_spans(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[
 
 def read_queries(query: int | Sequence[int], texts: list[Text]) -> list[int]:
     """Return the query's place in every prompt, counted from 0, or raise an InputError."""
-    queries = [query] * len(texts) if isinstance(query, int) else query
+    queries = [query] * len(texts) if as_whole(query) is not None else query
     if not isinstance(queries, (list, tuple)) or len(queries) != len(texts):
         raise InputError(f"query = {query!r:.80}: give one place, or one for each of the {len(texts)} prompts")
     places = []
     for number, (place, text) in enumerate(zip(queries, texts, strict=True)):
         length = len(text.ids)
-        whole = isinstance(place, int) and not isinstance(place, bool)
-        if not whole or not -length <= place < length or place % length < 2:
+        at = as_whole(place)
+        if at is None or not -length <= at < length or at % length < 2:
             raise InputError(
                 f"query = {place!r} in prompt {number} of {length} tokens: give a place with at least two keys "
                 "before it"
             )
-        places.append(place % length)
+        places.append(at % length)
     return places
 
 
@@ -515,7 +565,7 @@ def read_blocks(blocks: Any, texts: list[Text], places: list[int]) -> list[list[
         lists = [[s for s in text.sentences if s[1] <= at] for text, at in zip(texts, places, strict=True)]
     else:
         try:
-            nested = [[len(tuple(part)) for part in entry] for entry in blocks if not isinstance(entry[0], int)]
+            nested = [[len(tuple(part)) for part in entry] for entry in blocks if as_whole(entry[0]) is None]
         except (TypeError, IndexError, KeyError):
             raise InputError(
                 f"blocks = {blocks!r:.80}: give (start, stop) pairs, for all prompts or for each"
@@ -552,13 +602,14 @@ def read_answers(answers: Sequence[str | int] | None, tokenizer: Any, count: int
             if not ids:
                 raise InputError(f"answer {number} is empty: give the token that should follow")
             answer = ids[0]
-        if not isinstance(answer, int) or isinstance(answer, bool):
+        if as_whole(answer) is None:
             raise InputError(f"answer {number} = {answer!r}: give a token id, or a string and tokenizer")
-        wanted.append(answer)
+        wanted.append(as_whole(answer))
     return wanted
 
 
 def check_number(name: str, value: float, low: float, high: float) -> None:
     """Raise an InputError unless ``value`` is a number strictly between ``low`` and ``high``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value < high:
+    found = as_real(value)
+    if found is None or not low < found < high:
         raise InputError(f"{name} = {value!r}: give a number between {low:g} and {high:g}")

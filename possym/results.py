@@ -15,7 +15,7 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,9 +33,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from . import __version__
+from .choices import COMPUTE, SEEDS
 from .errors import ConfigError, InputError, ResultsError, need
+from .scratch import scratch
 
-COMPUTE = ("stored", "auto", "always")
 LIBRARIES = ("torch", "numpy", "pandas", "pyarrow", "safetensors", "transformers", "altair")
 
 
@@ -81,8 +82,8 @@ class ExperimentConfig:
                 raise ConfigError(f"{entry.name} = {value!r}: expected {kind if get_origin(kind) else kind.__name__}")
         if self.preset not in self.PRESETS:
             raise ConfigError(f"preset = {self.preset!r}: known presets are {', '.join(self.PRESETS)}")
-        if self.seed < 0:
-            raise ConfigError(f"seed = {self.seed}: give a whole number from 0")
+        if not 0 <= self.seed < SEEDS:
+            raise ConfigError(f"seed = {self.seed}: give a whole number from 0 to below {SEEDS:,}")
 
     @classmethod
     def preset_named(cls, name: str, **overrides: Any) -> Self:
@@ -135,6 +136,19 @@ def results_root() -> Path:
         return Path(named).absolute()
     checkout = Path(__file__).parents[1]
     return (checkout if (checkout / "pyproject.toml").exists() else Path.cwd()) / "results"
+
+
+def cache_root() -> Path:
+    """Return where converted and trained models are kept: ``POSSYM_CACHE``, else the platform's cache folder."""
+    if named := os.environ.get("POSSYM_CACHE"):
+        return Path(named).absolute()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
+    return Path(base) / "possym"
 
 
 def result_folder(name: str, config: Any) -> Path:
@@ -221,14 +235,14 @@ def save(folder: Path, study: Study) -> None:
 def _save(folder: Path, study: Study) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as scratch:
+    with scratch(folder) as new:
         pieces = []
         for name, table in study.tables.items():
-            piece = Path(scratch) / f"{name}.parquet"
+            piece = new / f"{name}.parquet"
             table.to_parquet(piece, index=False, compression="zstd")
             pieces.append(piece)
         if study.arrays:
-            piece = Path(scratch) / "arrays.safetensors"
+            piece = new / "arrays.safetensors"
             save_file({name: array.detach().cpu().contiguous() for name, array in study.arrays.items()}, piece)
             pieces.append(piece)
         for piece in pieces:
@@ -297,11 +311,12 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path`` that replaces it if the block succeeds and vanishes if not.
+    """Yield a temporary path that replaces ``path`` if the block succeeds and vanishes if not, however that ends.
 
     Raises:
         ResultsError: the file cannot be written, such as for want of room.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_write(Path(folder) / "a.txt") as path:
     ...         _ = path.write_text("whole")
@@ -309,14 +324,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
     'whole'
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with writing(path):
-            yield temporary
-            os.replace(temporary, path)
-    finally:
-        if os.path.lexists(temporary):
-            temporary.unlink()
+    with writing(path), scratch(path.parent) as folder:
+        yield folder / path.name
+        os.replace(folder / path.name, path)
 
 
 def sha256(path: Path) -> str:
@@ -340,7 +350,9 @@ def choose_device(name: str = "auto") -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):
-        raise ConfigError(f"device = {name!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device = {name!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device = {name!r}: this machine has {torch.cuda.device_count()} CUDA devices; try 'auto'")
     return device
@@ -385,12 +397,14 @@ def _commit() -> tuple[str | None, bool | None]:
     def git(*command: str) -> str:
         return subprocess.run(["git", *command], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
+    # A copy sent to another machine may sit on an older history, so what its sender says goes before git.
+    if named := os.environ.get("POSSYM_COMMIT"):
+        return named.removesuffix("-dirty"), named.endswith("-dirty")
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.CalledProcessError):
-        named = os.environ.get("POSSYM_COMMIT")
-        return (named.removesuffix("-dirty"), named.endswith("-dirty")) if named else (None, None)
+        return None, None
 
 
 def provenance_line(study: Study) -> str:
@@ -404,8 +418,9 @@ def provenance_line(study: Study) -> str:
     seeds = f"{seeds[0]}–{seeds[-1]}" if consecutive else ", ".join(map(str, seeds))
     commit = (manifest["commit"] or "unknown")[:10] + (" with changes" if manifest["dirty"] else "")
     versions = ", ".join(f"{name} {manifest['versions'][name]}" for name in ("possym", "torch", "python"))
+    several = f"{manifest['devices']} × " if manifest.get("devices", 1) > 1 else ""
     return (
-        f"*Computed with preset `{manifest['config']['preset']}`, seeds {seeds}, on {manifest['device']} in "
+        f"*Computed with preset `{manifest['config']['preset']}`, seeds {seeds}, on {several}{manifest['device']} in "
         f"{manifest['seconds']:.0f} s on {manifest['started'][:10]}; commit `{commit}`, {versions}; configuration "
         f"`{manifest['config_hash']}`.*"
     )

@@ -10,9 +10,10 @@ import math
 import torch
 from torch import Tensor
 
-from .errors import InputError, need
+from .errors import InputError, as_real, as_whole, need
 
 LAYOUTS = ("interleaved", "half")
+WIDEST = 2**20  # dimensions of a head; beyond any model's, and still cheap to list
 
 
 def frequencies(dim: int, base: float = 10000.0) -> Tensor:
@@ -21,25 +22,26 @@ def frequencies(dim: int, base: float = 10000.0) -> Tensor:
     ``frequencies(dim)[k - 1]`` is g_k = base^(−2(k−1)/dim), the angle of frequency ID k.
 
     Args:
-        dim: number of dimensions that rotate; even and positive.
+        dim: number of dimensions that rotate; even, from 2 to 2**20.
         base: the RoPE base, positive.
 
     Returns:
         float64 tensor of shape (dim/2,).
 
     Raises:
-        InputError: ``dim`` is odd or not positive, or ``base`` is not a positive number.
+        InputError: ``dim`` is odd or out of range, or ``base`` is not a positive finite number.
 
     Source: RoFormer, eq. 15; 2511.11579, section 2.
 
     >>> frequencies(4)
     tensor([1.0000, 0.0100], dtype=torch.float64)
     """
-    if isinstance(dim, bool) or not isinstance(dim, int) or dim <= 0 or dim % 2:
-        raise InputError(f"dim = {dim!r}: RoPE pairs dimensions, so give an even positive whole number")
-    if isinstance(base, bool) or not isinstance(base, (int, float)) or not 0 < base < math.inf:
-        raise InputError(f"base = {base!r}: give a positive finite number (10000 is usual)")
-    return float(base) ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    width, ground = as_whole(dim), as_real(base)
+    if width is None or not 0 < width <= WIDEST or width % 2:
+        raise InputError(f"dim = {dim!r:.40}: RoPE pairs dimensions, so give an even whole number from 2 to {WIDEST}")
+    if ground is None or not 0 < ground < math.inf:
+        raise InputError(f"base = {base!r:.40}: give a positive finite number (10000 is usual)")
+    return ground ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
 
 
 def rotate(x: Tensor, positions: Tensor | float, frequencies: Tensor, layout: str) -> Tensor:
@@ -86,12 +88,16 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     tensor([0., 1.])
     """
     count = cos.shape[-1]
-    first, second = pairs(x, count, layout).unbind(-1)
-    turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
-    rest = x[..., 2 * count :].expand(*turned.shape[:-2], -1)
-    if layout == "interleaved":
-        return torch.cat([turned.flatten(-2), rest], -1)
-    return torch.cat([turned[..., 0], turned[..., 1], rest], -1)
+    if x.dtype == cos.dtype and x.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling():
+        # One product of complex numbers moves a fraction of the memory that its real parts do one by one.
+        turned = torch.view_as_real(as_complex(x, count, layout) * torch.complex(cos, sin))
+    else:  # half precision has no complex numbers, and compilers fuse the real parts themselves
+        first, second = pairs(x, count, layout).unbind(-1)
+        turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
+    parts = [turned.flatten(-2)] if layout == "interleaved" else [turned[..., 0], turned[..., 1]]
+    if 2 * count < x.shape[-1]:
+        parts.append(x[..., 2 * count :].expand(*turned.shape[:-2], -1))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 def planes(x: Tensor, frequencies: Tensor, layout: str) -> Tensor:
@@ -115,6 +121,19 @@ def pairs(x: Tensor, count: int, layout: str) -> Tensor:
     if layout == "interleaved":
         return rotating.unflatten(-1, (-1, 2))
     return rotating.unflatten(-1, (2, -1)).transpose(-1, -2)
+
+
+def as_complex(x: Tensor, count: int, layout: str) -> Tensor:
+    """Return the first ``count`` pairs of dimensions of ``x`` (..., D) as complex numbers, a view where they lie so.
+
+    >>> as_complex(torch.arange(4.0), 2, "half")
+    tensor([0.+2.j, 1.+3.j])
+    """
+    pair = pairs(x, count, layout)
+    *strides, together = pair.stride()
+    if together == 1 and not pair.storage_offset() % 2 and not any(stride % 2 for stride in strides):
+        return torch.view_as_complex(pair)
+    return torch.complex(*pair.unbind(-1))
 
 
 def as_float(x: Tensor, name: str) -> Tensor:

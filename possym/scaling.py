@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from .errors import InputError, need
+from .errors import InputError, as_real, need
 from .rope import frequencies
 
 
@@ -131,16 +131,18 @@ def proportional(dim: int, base: float = 10000.0, proportion: float = 0.75) -> T
     tensor([1., 0.], dtype=torch.float64)
     """
     plain = frequencies(dim, base)
-    if isinstance(proportion, bool) or not isinstance(proportion, (int, float)) or not 0 <= proportion <= 1:
-        raise InputError(f"proportion = {proportion!r}: give a number from 0 (NoPE) to 1 (RoPE)")
-    turning = torch.arange(dim // 2) < int(proportion * dim // 2)
+    share = as_real(proportion)
+    if share is None or not 0 <= share <= 1:
+        raise InputError(f"proportion = {proportion!r:.40}: give a number from 0 (NoPE) to 1 (RoPE)")
+    turning = torch.arange(dim // 2) < int(share * dim // 2)
     return plain * turning
 
 
 def number(value: float, name: str, over: float) -> float:
     """Return a finite number over ``over`` (or equal to it, where that is 1), or raise an InputError."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InputError(f"{name} = {value!r}: give a finite number")
-    if value < over or (value == over and over == 0):
-        raise InputError(f"{name} = {value!r}: give {'a positive number' if over == 0 else f'at least {over}'}")
-    return value
+    found = as_real(value)
+    if found is None or not math.isfinite(found):
+        raise InputError(f"{name} = {value!r:.40}: give a finite number")
+    if found < over or (found == over and over == 0):
+        raise InputError(f"{name} = {value!r:.40}: give {'a positive number' if over == 0 else f'at least {over}'}")
+    return found

@@ -8,16 +8,21 @@ on the place b alone, symbolic where it depends on the content a alone.
 - `swap_scores` turns M into the two scores of the papers, over all swaps of tokens or of blocks.
 - `exclusion` turns M into the bound that keeps a head from being both.
 - `purity` names a head's kind.
+- `scores_and_exclusion` and `plane_scores` do the same for `possym.profile`, without checks and in fewer passes.
+
+Float32 on a GPU without gradients goes through `possym.kernels` where Triton runs; all else goes band by band.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from . import kernels
 from .errors import InputError, need
-from .rope import as_float, as_positions, check_planes, planes
+from .rope import as_complex, as_float, as_positions, check_planes
 
 
 class Scores(NamedTuple):
@@ -108,7 +113,7 @@ def relocated_logits(
     query, keys = query.to(dtype).unsqueeze(-2) * scale, keys.to(dtype)
     # As complex numbers, kᵀR(φ)q of one plane is Re(k q̄) cos φ + Im(k q̄) sin φ: one product with a key, then one
     # with the cosines and sines of all places.
-    key, asked = (torch.complex(*planes(x, frequencies, layout).unbind(-1)) for x in (keys, query))
+    key, asked = (as_complex(x, len(frequencies), layout) for x in (keys, query))
     parts = torch.view_as_real(key * asked.conj())
     angles = (frequencies.to(positions)[:, None] * (query_position - positions)).remainder(2 * math.pi)
     turns = torch.stack([angles.cos(), angles.sin()], 1).to(dtype)
@@ -163,16 +168,14 @@ def swap_scores(
     """
     relocated = check_relocated(relocated)
     count = relocated.shape[-1]
-    need(temperature, (int, float), "temperature")
+    temperature = need(temperature, (int, float), "temperature")
     if not 1e-30 <= temperature <= 1e30:  # float32 takes others for 0 or infinity
         raise InputError(f"temperature = {temperature!r}: give a positive number, from 1e-30 to 1e30")
     temperature = float(temperature)
-    logits = relocated.diagonal(dim1=-2, dim2=-1)
-    everything = logits
     if extra_logits is not None:
         extra_logits = as_float(extra_logits, "extra_logits")
         try:
-            extra_logits = extra_logits.expand(*logits.shape[:-1], -1)
+            extra_logits = extra_logits.expand(*relocated.shape[:-2], -1)
         except RuntimeError:
             raise InputError(
                 f"extra_logits {tuple(extra_logits.shape)}: expected (..., X) with the leading shape of relocated "
@@ -180,15 +183,91 @@ def swap_scores(
             ) from None
         if not extra_logits.isfinite().all():
             raise InputError("extra_logits holds values that are not finite: leave masked keys out")
-        everything = torch.cat([logits, extra_logits.to(logits)], -1)
+    logits = relocated.diagonal(dim1=-2, dim2=-1)
+    attention, entropy = attend(logits, extra_logits)
+    if blocks is None:
+        return Scores(*token_swaps(relocated, swap_weights(attention, temperature))[:2], entropy)
+    return Scores(*block_swaps(relocated, attention, *check_blocks(blocks, count), temperature), entropy)
+
+
+def scores_and_exclusion(
+    relocated: Tensor, extra_logits: Tensor, blocks: list[tuple[int, int]] | None, temperature: float
+) -> tuple[Scores, Exclusion]:
+    """Return what `swap_scores` and `exclusion` do, of logits that are not checked: what is not finite stays so.
+
+    >>> relocated = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    >>> scores, exclusion = scores_and_exclusion(relocated, torch.zeros(1), None, 0.1)
+    >>> scores.positional, exclusion.bound
+    (tensor(1.), tensor(0.5000))
+    """
+    logits = relocated.diagonal(dim1=-2, dim2=-1)
+    attention, entropy = attend(logits, extra_logits)
+    if blocks is None:
+        positional, symbolic, *both = token_swaps(relocated, swap_weights(attention, temperature))
+    else:
+        spans = check_blocks(blocks, relocated.shape[-1])
+        (positional, symbolic), both = block_swaps(relocated, attention, *spans, temperature), []
+    return Scores(positional, symbolic, entropy), bounded(logits, *(both or deviations(relocated)))
+
+
+def scores_by_temperature(
+    relocated: Tensor, extra_logits: Tensor, temperatures: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """Return positional and symbolic scores (temperatures, ...) over all swaps of tokens, of logits not checked.
+
+    >>> relocated = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    >>> scores_by_temperature(relocated, torch.zeros(1), (1e-4, 0.1))[0]
+    tensor([1., 1.])
+    """
+    attention, _ = attend(relocated.diagonal(dim1=-2, dim2=-1), extra_logits)
+    found = [token_swaps(relocated, swap_weights(attention, temperature))[:2] for temperature in temperatures]
+    positional, symbolic = (torch.stack(scores) for scores in zip(*found, strict=True))
+    return positional, symbolic
+
+
+def plane_scores(keys: Tensor, turned: Tensor, own: Tensor, temperature: float) -> tuple[Scores, Tensor]:
+    """Return the scores of single planes over all swaps of tokens, and their logits, without a matrix of logits.
+
+    Args:
+        keys: (..., 2, T) key contents in each plane.
+        turned: (..., 2, T) the query as each place sees it, scaled: the relocated logits are keysᵀ · turned.
+        own: (..., X) logits of what is attended but never moved.
+        temperature: τ of the weights of swaps.
+
+    >>> keys, turned = torch.tensor([[0.0, 1.0], [1.0, 1.0]]), torch.tensor([[0.0, 0.0], [1.0, 2.0]])
+    >>> scores, logits = plane_scores(keys, turned, torch.zeros(1), 0.1)
+    >>> scores == swap_scores(keys.mT @ turned, extra_logits=torch.zeros(1), temperature=0.1), logits
+    (True, tensor([1., 2.]))
+    """
+    logits = (keys * turned).sum(-2)
+    attention, entropy = attend(logits, own)
+    weights = swap_weights(attention, temperature)
+    if kernels.suits(keys):
+        straight, crossed, total = kernels.plane_sums(keys, turned, *weights).unbind(-1)
+        return Scores(straight / total, crossed / total, entropy), logits
+
+    def product(x: Tensor, y: Tensor, rows: slice, columns: slice) -> Tensor:
+        x, y = x[..., rows].unsqueeze(-1), y[..., columns].unsqueeze(-2)
+        return torch.addcmul(x[..., 0, :, :] * y[..., 0, :, :], x[..., 1, :, :], y[..., 1, :, :])
+
+    def band(here: slice, after: slice) -> tuple[Tensor, Tensor]:
+        return product(keys, turned, here, after), product(turned, keys, here, after)
+
+    return Scores(*swap_bands(logits, weights, band), entropy), logits
+
+
+def attend(logits: Tensor, extra_logits: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the attention of the keys (..., T) beside what else is attended, and the entropy of it all."""
+    everything = logits if extra_logits is None else torch.cat([logits, extra_logits.to(logits)], -1)
     log_attention = everything.log_softmax(-1)
     attention = log_attention.exp()
-    entropy = -(attention * log_attention).sum(-1)
-    attention = attention[..., :count]
+    return attention[..., : logits.shape[-1]], -(attention * log_attention).sum(-1)
 
-    if blocks is None:
-        return Scores(*token_swaps(relocated, attention, temperature), entropy)
-    starts, stops = check_blocks(blocks, count)
+
+def block_swaps(
+    relocated: Tensor, attention: Tensor, starts: Tensor, stops: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Return Σ α cos(v′, v) and Σ α cos(v′, reverse(v)) over all pairs of blocks."""
     mean = torch.stack([attention[..., a:b].mean(-1) for a, b in zip(starts, stops, strict=True)], -1)
     first, second = torch.triu_indices(len(starts), len(starts), 1, device=relocated.device)
     starts, stops = starts.to(relocated.device), stops.to(relocated.device)
@@ -201,25 +280,48 @@ def swap_scores(
     )
     same, crossed = pair_cosines(*before, *after)
     weight = ((mean[..., first] - mean[..., second]).abs() / temperature).softmax(-1)
-    return Scores((weight * same).sum(-1), (weight * crossed).sum(-1), entropy)
+    return (weight * same).sum(-1), (weight * crossed).sum(-1)
 
 
-def token_swaps(relocated: Tensor, attention: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return Σ α cos(v′, v) and Σ α cos(v′, reverse(v)) over all pairs of single tokens, a band of rows at a time.
+def swap_weights(attention: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return two vectors (..., T) whose products are the weights of swaps, see `band_of_swaps`.
 
-    α needs no exponential of its own: |d_i − d_j| = (max − min) − (max − d_larger) − (d_smaller − min). Bands fit a
-    CPU's cache.
+    α needs no exponential of its own: |d_i − d_j| = (max − min) − (max − d_larger) − (d_smaller − min).
     """
-    count = relocated.shape[-1]
-    logits = relocated.diagonal(dim1=-2, dim2=-1)
     larger = ((attention - attention.amax(-1, keepdim=True)) / temperature).exp()
     smaller = ((attention.amin(-1, keepdim=True) - attention) / temperature).exp()
-    rows = max(1, (2**24 if relocated.is_cuda else 2**16 * torch.get_num_threads()) * count // (relocated.numel() or 1))
+    return larger, smaller
+
+
+def token_swaps(relocated: Tensor, weights: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Return Σ α cos(v′, v) and Σ α cos(v′, reverse(v)) over all pairs of single tokens.
+
+    Where kernels do it, the two deviations of `exclusion` come along from the same pass.
+    """
+    if kernels.suits(relocated):
+        straight, crossed, total, *both = kernels.head_sums(relocated, *weights).unbind(-1)
+        return straight / total, crossed / total, *both
+    logits = relocated.diagonal(dim1=-2, dim2=-1)
+    return swap_bands(
+        logits, weights, lambda here, after: (relocated[..., here, after], relocated[..., after, here].mT)
+    )
+
+
+def swap_bands(
+    logits: Tensor, weights: tuple[Tensor, Tensor], band: Callable[[slice, slice], tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Return the two sums of `token_swaps`, a band of rows at a time, so that a CPU's cache holds it.
+
+    ``band`` gives the relocated logits of the contents ``here`` at the places ``after``, and those of the contents
+    ``after`` at the places ``here``, both with ``here`` as rows.
+    """
+    count = logits.shape[-1]
+    rows = max(1, (2**24 if logits.is_cuda else 2**16 * torch.get_num_threads()) // (logits.numel() or 1))
     totals = 0
     for start in range(0, count - 1, rows):
         here, after = slice(start, start + rows), slice(start, count)
-        vectors = (vector[..., part] for vector in (logits, larger, smaller) for part in (here, after))
-        totals = totals + band_of_swaps(relocated[..., here, after], relocated[..., after, here], *vectors)
+        vectors = (vector[..., part] for vector in (logits, *weights) for part in (here, after))
+        totals = totals + band_of_swaps(*band(here, after), *vectors)
     return totals[0] / totals[2], totals[1] / totals[2]
 
 
@@ -241,7 +343,7 @@ def band_of_swaps(
     """
     limit = 100.0 if upper.dtype == torch.float64 else 20.0
     r = (logits_after.unsqueeze(-2) - logits_here.unsqueeze(-1)).clamp_(-limit, limit).exp_()
-    s = (upper - lower.mT).clamp_(-limit, limit).exp_()
+    s = (upper - lower).clamp_(-limit, limit).exp_()
     weight = larger_here.unsqueeze(-1) * smaller_after.unsqueeze(-2)
     weight = torch.maximum(weight, smaller_here.unsqueeze(-1) * larger_after.unsqueeze(-2)).triu_(1)
     one = upper.new_ones(())
@@ -294,11 +396,18 @@ def exclusion(relocated: Tensor) -> Exclusion:
     (tensor(0.), tensor(0.2500), tensor(0.5000))
     """
     relocated = check_relocated(relocated)
+    return bounded(relocated.diagonal(dim1=-2, dim2=-1), *deviations(relocated))
+
+
+def deviations(relocated: Tensor) -> list[Tensor]:
+    """Return the positional and the symbolic deviation of `exclusion`."""
     logits = relocated.diagonal(dim1=-2, dim2=-1)
-    positional, symbolic = (
-        torch.linalg.vector_norm(relocated - logits.unsqueeze(dim), dim=(-2, -1)).square() for dim in (-2, -1)
-    )
-    bound = (positional + symbolic) / relocated.shape[-1] ** 2
+    return [torch.linalg.vector_norm(relocated - logits.unsqueeze(dim), dim=(-2, -1)).square() for dim in (-2, -1)]
+
+
+def bounded(logits: Tensor, positional: Tensor, symbolic: Tensor) -> Exclusion:
+    """Return the variance of logits (..., N) beside two deviations and the bound that they put on it."""
+    bound = (positional + symbolic) / logits.shape[-1] ** 2
     return Exclusion((logits - logits.mean(-1, keepdim=True)).square().mean(-1), positional, symbolic, bound)
 
 
@@ -324,7 +433,7 @@ def purity(positional: Tensor, symbolic: Tensor, gamma: float = 0.1) -> Tensor:
     if positional.shape != symbolic.shape:
         shapes = f"positional {tuple(positional.shape)} and symbolic {tuple(symbolic.shape)}"
         raise InputError(f"{shapes}: give two tensors of one shape")
-    need(gamma, (int, float), "gamma")
+    gamma = need(gamma, (int, float), "gamma")
     if not 0 < gamma < 0.5:
         raise InputError(f"gamma = {gamma!r}: give a number between 0 and 0.5")
     high, low = 1 - gamma, gamma

@@ -7,6 +7,7 @@
 - `rank_difference`: whether the heads of a group score higher than the others.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +18,12 @@ from .errors import InputError
 
 
 class Estimate(NamedTuple):
-    """A value, its 95 % interval, and the p-value of it being zero."""
+    """A value, the ends of its 95 % interval, and the p-value of it being zero where that was tested."""
 
     value: float
     low: float
     high: float
-    p_value: float
+    p_value: float = math.nan
 
 
 def correlation(
@@ -156,7 +157,7 @@ def rank_difference(table: pd.DataFrame, score: str, group: str) -> Estimate:
         raise InputError(f"{group}: some heads must be inside it and some outside")
     found = stats.mannwhitneyu(table.loc[inside, score], table.loc[~inside, score])
     value = 2 * found.statistic / (inside.sum() * (~inside).sum()) - 1
-    return Estimate(float(value), float("nan"), float("nan"), float(found.pvalue))
+    return Estimate(float(value), math.nan, math.nan, float(found.pvalue))
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .capture import Call, Capture, Layer, attached, unrotate
-from .errors import InputError, UnsupportedModelError
+from .errors import InputError, UnsupportedModelError, as_whole
 
 WAYS = ("unrotate", "silence")
 
@@ -55,7 +55,8 @@ def edited_frequencies(
     chosen = choose_heads(heads, layers)
     most = max(len(layers[number].rotation.columns) for number in chosen)
     ids = list(frequencies) if isinstance(frequencies, (Sequence, range)) else [frequencies]
-    if not ids or not all(isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= most for k in ids):
+    ids = [as_whole(k) for k in ids]
+    if not ids or not all(k is not None and 1 <= k <= most for k in ids):
         raise InputError(f"frequencies = {frequencies!r}: give frequency IDs from 1, the fastest, to {most}")
 
     def on_call(call: Call) -> tuple[Tensor, Tensor] | None:
@@ -82,12 +83,10 @@ def choose_heads(heads: Mapping[int, Sequence[int]] | None, layers: dict[int, La
         if layers[number].rotation is None:
             raise UnsupportedModelError(f"heads: layer {number} does not rotate pairs of dimensions")
         count = layers[number].heads
-        whole = isinstance(some, (Sequence, range)) and all(
-            isinstance(h, int) and not isinstance(h, bool) for h in some
-        )
-        if not whole or not all(0 <= h < count for h in some):
+        found = [as_whole(h) for h in some] if isinstance(some, (Sequence, range)) else [None]
+        if not all(h is not None and 0 <= h < count for h in found):
             raise InputError(f"heads of layer {number} = {some!r}: give a list of heads from 0 to {count - 1}")
-    return {number: list(some) for number, some in heads.items()}
+    return {number: [as_whole(h) for h in some] for number, some in heads.items()}
 
 
 def edited(call: Call, layer: Layer, heads: list[int], ids: list[int], how: str) -> tuple[Tensor, Tensor]:

@@ -1,16 +1,17 @@
 """One trainer for every ensemble: all members take a step together, none feels the others.
 
 What it does:
-- AdamW, linear warm-up and linear decay, gradients clipped member by member, cross-entropy at the last place;
+- AdamW, linear warm-up and linear decay, gradients clipped member by member, cross-entropy at the last place, or at
+  every place that has an answer;
 - on CUDA the whole step (forward, backward, clipping, update) is one CUDA graph; on the CPU it runs as it is;
-- dropout masks come from one generator a member, drawn between the steps, so a member's run depends on its
-  seed and not on E;
+- dropout keys come from one generator a member, so a member's run depends on its seed and not on E;
 - evaluation on a schedule by a function that the study gives; what it returns is kept and checkpointed;
-- a checkpoint is one safetensors file replaced in one step. It holds weights, optimiser, generators, losses and
+- a checkpoint is one safetensors file replaced in one step. It holds weights, optimiser, losses and
   evaluations, so an interrupted run ends with the same numbers, bit for bit, on the same device.
 
-An ensemble fits if every parameter has the member axis first, `model(tokens, keep=..., dtype=...)` returns the
-last place's logits (E, B, V), and it has `members`, `dropout` and `mask_size(batch, length)` as
+An ensemble fits if every parameter has the member axis first, `model(tokens, dropout_keys=..., dtype=...)`
+returns the last place's logits (E, B, V), with `all_places=True` those of all places (E, B, T, V) if these are to be
+learnt, and it has `members` and `dropout`, as
 `possym.models.gptj.GPTJEnsemble` has.
 """
 
@@ -18,8 +19,8 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -31,10 +32,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from .errors import ConfigError, InputError, ResultsError, need
+from .choices import SEEDS
+from .dropout import keys_by_step
+from .errors import ConfigError, InputError, ResultsError, as_whole, need
 from .results import atomic_write
 
 STREAMS = ("weights", "data", "dropout", "held-out")
+RESTART = "delete it to start from the beginning"
 
 
 def generator(seed: int, stream: str, device: torch.device | str = "cpu") -> torch.Generator:
@@ -48,13 +52,16 @@ def generator(seed: int, stream: str, device: torch.device | str = "cpu") -> tor
     """
     if not isinstance(stream, str) or stream not in STREAMS:
         raise InputError(f"stream = {stream!r}: known streams are {', '.join(STREAMS)}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**60:
-        raise InputError(f"seed = {seed!r}: give a whole number from 0 to below 2**60")
+    number = as_whole(seed)
+    if number is None or not 0 <= number < SEEDS:
+        raise InputError(
+            f"seed = {seed!r}: give a whole number from 0 to below 2**30: torch's CPU generator tells no more apart"
+        )
     try:
         fresh = torch.Generator(device)
     except (RuntimeError, TypeError):
         raise InputError(f"device = {device!r}: give a device that is here, such as 'cpu' or 'cuda'") from None
-    return fresh.manual_seed(len(STREAMS) * seed + STREAMS.index(stream))
+    return fresh.manual_seed(len(STREAMS) * number + STREAMS.index(stream))
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,10 @@ class Source(Protocol):
     """What the trainer reads: the same step always gives the same batch."""
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return the tokens (E, B, T) and answers (E, B) of an update, int64, on the model's device."""
+        """Return the tokens (E, B, T) and answers of an update, int64, on the model's device.
+
+        Answers (E, B) are the last place's; (E, B, T) are every place's, −1 where there is none.
+        """
         ...
 
 
@@ -153,7 +163,7 @@ class TokenTable:
 
     Args:
         tokens: (E, N, T) token ids; kept in int16.
-        answers: (E, N) token ids.
+        answers: (E, N) token ids of the last place's answers, or (E, N, T) of every place's, −1 where there is none.
         batch: B, sequences a member an update.
 
     Raises:
@@ -166,23 +176,26 @@ class TokenTable:
             need(ids, Tensor, name)
             if ids.dtype not in (torch.int64, torch.int32, torch.int16):
                 raise InputError(f"{name} is {ids.dtype}: give whole numbers, token ids")
-        need(batch, int, "batch")
-        if tokens.ndim != 3 or answers.shape != tokens.shape[:2]:
+        batch = need(batch, int, "batch")
+        if tokens.ndim != 3 or answers.shape not in (tokens.shape[:2], tokens.shape):
             shapes = f"tokens {tuple(tokens.shape)}, answers {tuple(answers.shape)}"
-            raise InputError(f"{shapes}: expected (E, N, T) and (E, N)")
+            raise InputError(f"{shapes}: expected (E, N, T), and (E, N) or (E, N, T)")
         if tokens.numel() == 0 or not 1 <= batch <= tokens.shape[1]:
             raise InputError(f"tokens {tuple(tokens.shape)}, batch = {batch}: give a batch from 1 to N, and N from 1")
-        if min(tokens.min(), answers.min()) < 0 or max(tokens.max(), answers.max()) > 32767:
+        none = -1 if answers.ndim == 3 else 0
+        if tokens.min() < 0 or answers.min() < none or max(tokens.max(), answers.max()) > 32767:
             raise InputError("token ids lie from 0 to 32767, which int16 holds")
+        if answers.ndim == 3 and (answers < 0).all(-1).any():
+            raise InputError("answers: a sequence has no answer at any place")
         self.tokens, self.answers, self.size = tokens.to(torch.int16), answers.to(torch.int16), batch
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return tokens (E, B, T) and answers (E, B) of an update, int64.
+        """Return tokens (E, B, T) and answers (E, B) or (E, B, T) of an update, int64.
 
         Raises:
             InputError: the sequences are used up.
         """
-        need(step, int, "step")
+        step = need(step, int, "step")
         rows = slice(step * self.size, (step + 1) * self.size)
         if step < 0 or rows.stop > self.tokens.shape[1]:
             raise InputError(f"update {step} needs {rows.stop} sequences a member, there are {self.tokens.shape[1]}")
@@ -207,8 +220,8 @@ class Trainer:
         model: the ensemble, on its device.
         source: what to read, see `Source`.
         config: how to train.
-        seeds: one a member, for the dropout masks.
-        evaluate: called as ``evaluate(model)`` after the updates in ``evaluate_at``, gradients off, dropout off;
+        seeds: one a member, for the dropout.
+        evaluate: called as ``evaluate(model, step)`` after the updates in ``evaluate_at``, gradients off, dropout off;
             returns tensors by name, of the same names and shapes each time.
         evaluate_at: numbers of updates, ascending, from 0 (before the first) to ``config.steps``.
         checkpoint: the file to keep the state in; None keeps none. If it exists, the run goes on from it.
@@ -227,7 +240,7 @@ class Trainer:
         config: TrainingConfig,
         seeds: Sequence[int],
         *,
-        evaluate: Callable[[nn.Module], dict[str, Tensor]] | None = None,
+        evaluate: Callable[[nn.Module, int], dict[str, Tensor]] | None = None,
         evaluate_at: Sequence[int] = (),
         checkpoint: Path | None = None,
         checkpoint_seconds: float = 60.0,
@@ -241,10 +254,8 @@ class Trainer:
         if not hasattr(model, "members"):
             raise InputError(f"model is a {type(model).__name__}: give an ensemble, such as GPTJEnsemble")
         if evaluate is not None and not callable(evaluate):
-            raise InputError(f"evaluate is a {type(evaluate).__name__}: give a function of the model, or None")
-        seeds, evaluate_at = list(seeds), list(evaluate_at)
-        for step in evaluate_at:
-            need(step, int, "a step of evaluate_at")
+            raise InputError(f"evaluate is a {type(evaluate).__name__}: give a function of model and step, or None")
+        seeds, evaluate_at = list(seeds), [need(step, int, "a step of evaluate_at") for step in evaluate_at]
         if len(seeds) != model.members:
             raise InputError(f"{len(seeds)} seeds for {model.members} members: give one a member")
         if evaluate_at != sorted(set(evaluate_at)) or (
@@ -256,9 +267,9 @@ class Trainer:
         self.checkpoint, self.checkpoint_seconds = checkpoint, checkpoint_seconds
         self.description = description
         self.device = next(model.parameters()).device
-        self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        self.dtype = training_dtype(self.device)
         self.parameters = dict(model.named_parameters())
-        self.generators = [generator(seed, "dropout", self.device) for seed in seeds]
+        self.keys = keys_by_step([generator(seed, "dropout") for seed in seeds], config.steps).to(self.device)
         self.identity = json.dumps(
             {
                 "training": dataclasses.asdict(config),
@@ -303,9 +314,8 @@ class Trainer:
 
     def _run(self) -> Training:
         tokens, answers = self.source.batch(min(self.step, self.config.steps - 1))
-        size = self.model.mask_size(*tokens.shape[1:])
         self.tokens, self.answers = tokens.clone(), answers.clone()
-        self.keep = torch.ones(len(tokens), size, dtype=torch.bool, device=self.device) if size else None
+        self.dropout_keys = self.keys[0].clone() if self.model.dropout else None
         replay = self._capture() if self.device.type == "cuda" else self._update
         clock, saved = time.perf_counter(), time.monotonic()
         with tqdm(total=self.config.steps, initial=self.step, desc=self.description, mininterval=1.0) as bar:
@@ -344,22 +354,23 @@ class Trainer:
         self.tokens.copy_(tokens)
         self.answers.copy_(answers)
         self.rate.copy_(self.rates[self.step])
-        if self.keep is not None:
-            for row, member in zip(self.keep, self.generators, strict=True):
-                row.bernoulli_(1 - self.model.dropout, generator=member)
+        if self.dropout_keys is not None:
+            self.dropout_keys.copy_(self.keys[self.step])
 
     def _update(self) -> None:
-        """Take one step on the tokens, answers, masks and rate at hand; leave loss and accuracy (E,)."""
-        logits = self.model(self.tokens, keep=self.keep, dtype=self.dtype)
-        losses = F.cross_entropy(logits.flatten(0, 1), self.answers.flatten(), reduction="none")
-        loss = losses.view_as(self.answers).mean(1)
+        """Take one step on the tokens, answers, dropout keys and rate at hand; leave loss and accuracy (E,)."""
+        places = {"all_places": True} if self.answers.ndim == 3 else {}
+        logits = self.model(self.tokens, dropout_keys=self.dropout_keys, dtype=self.dtype, **places)
+        losses = F.cross_entropy(logits.flatten(0, -2), self.answers.flatten(), reduction="none", ignore_index=-1)
+        loss = losses.view(len(self.answers), -1).sum(1) / (self.answers >= 0).flatten(1).sum(1)
         gradients = torch.autograd.grad(loss.sum(), list(self.parameters.values()))
         factor = clip_factor(gradients, self.config.clip)
         for parameter, gradient in zip(self.parameters.values(), gradients, strict=True):
             torch.mul(gradient, factor.view(-1, *[1] * (gradient.ndim - 1)), out=parameter.grad)
         self.optimizer.step()
         self.loss = loss.detach()
-        self.accuracy = (logits.detach().argmax(-1) == self.answers).float().mean(1)
+        right = logits.detach().argmax(-1) == self.answers
+        self.accuracy = (right[..., -1] if places else right).float().mean(1)
 
     def _capture(self) -> Callable[[], None]:
         """Capture the step as a CUDA graph. The learning rate is 0 meanwhile, so that the weights stay."""
@@ -367,13 +378,20 @@ class Trainer:
         self.rate.zero_()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
+        # Float32 products take TF32 in training; scores and accuracies are measured without it.
+        precision = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            # torch counts the sizes it compiles in a process, and past a limit of 8 runs uncompiled and goes on.
+            with torch._dynamo.config.patch(recompile_limit=256), torch.cuda.stream(side):
+                for _ in range(3):
+                    self._update()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
                 self._update()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._update()
+        finally:
+            torch.set_float32_matmul_precision(precision)
         for tensor, before in zip(self._optimizer_tensors().values(), state, strict=True):
             tensor.copy_(before)
         return graph.replay
@@ -394,7 +412,7 @@ class Trainer:
 
     def _evaluate(self) -> None:
         with torch.no_grad():
-            values = self.evaluate(self.model)
+            values = self.evaluate(self.model, self.step)
         if self.evaluations and values.keys() != self.evaluations.keys():
             raise InputError(f"evaluate() returned {sorted(values)}, before {sorted(self.evaluations)}")
         for name, value in values.items():
@@ -410,7 +428,6 @@ class Trainer:
     def _write_checkpoint(self) -> None:
         tensors = {f"parameter.{name}": parameter.detach() for name, parameter in self.parameters.items()}
         tensors |= self._optimizer_tensors()
-        tensors |= {f"generator.{index}": each.get_state() for index, each in enumerate(self.generators)}
         tensors |= {"losses": self.losses, "accuracies": self.accuracies}
         tensors |= {f"evaluation.{name}": torch.stack(values) for name, values in self.evaluations.items()}
         progress = {"step": self.step, "seconds": self.seconds}
@@ -422,32 +439,89 @@ class Trainer:
             )
 
     def _read_checkpoint(self) -> None:
-        restart = "delete it to start from the beginning"
-        try:
-            with safe_open(self.checkpoint, "pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}
+        with reading(self.checkpoint) as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
             progress = json.loads(metadata["progress"])
             if metadata["identity"] != self.identity:
                 stored, ours = json.loads(metadata["identity"]), json.loads(self.identity)
                 differing = ", ".join(key for key in ours if stored.get(key) != ours[key])
-                raise ResultsError(f"{self.checkpoint} belongs to another run ({differing} differ): {restart}")
+                raise ResultsError(f"{self.checkpoint} belongs to another run ({differing} differ): {RESTART}")
             for name, parameter in self.parameters.items():
                 parameter.data.copy_(tensors[f"parameter.{name}"])
             for name, tensor in self._optimizer_tensors().items():
                 tensor.copy_(tensors[name])
-            for index, each in enumerate(self.generators):
-                each.set_state(tensors[f"generator.{index}"])
             self.losses.copy_(tensors["losses"])
             self.accuracies.copy_(tensors["accuracies"])
             self.step, self.seconds = progress["step"], progress["seconds"]
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ResultsError(f"{self.checkpoint} cannot be read ({error}): {restart}") from None
-        self.evaluations = {
-            name.removeprefix("evaluation."): list(tensor.unbind())
-            for name, tensor in tensors.items()
-            if name.startswith("evaluation.")
-        }
+        self.evaluations = {name: list(tensor.unbind()) for name, tensor in of_kind("evaluation", tensors).items()}
+
+
+@contextmanager
+def reading(checkpoint: Path) -> Iterator[safe_open]:
+    """Open a checkpoint; what cannot be read of it becomes a ResultsError."""
+    try:
+        with safe_open(checkpoint, "pt") as file:
+            yield file
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ResultsError(f"{checkpoint} cannot be read ({error}): {RESTART}") from None
+
+
+def of_kind(kind: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint whose names start with a kind, by the rest of their names."""
+    return {name.removeprefix(f"{kind}."): tensor for name, tensor in tensors.items() if name.startswith(f"{kind}.")}
+
+
+def is_finished(checkpoint: Path) -> bool:
+    """Return whether a checkpoint is there and its training has come to the end.
+
+    Raises:
+        ResultsError: the checkpoint is damaged.
+    """
+    if not checkpoint.exists():
+        return False
+    with reading(checkpoint) as file:
+        metadata = file.metadata()
+        return json.loads(metadata["progress"])["step"] == json.loads(metadata["identity"])["training"]["steps"]
+
+
+def joined(checkpoints: Sequence[Path]) -> tuple[dict[str, Tensor], Training]:
+    """Return the weights and the training of the members of several checkpoints as if they had trained together.
+
+    The seconds are those of the slowest.
+
+    Args:
+        checkpoints: of finished trainings, whose evaluations return tensors with the members first.
+
+    Raises:
+        ResultsError: a checkpoint is missing or damaged.
+    """
+    parts: dict[str, list[Tensor]] = {}
+    seconds = []
+    for checkpoint in checkpoints:
+        with reading(checkpoint) as file:
+            for name in file.keys():
+                if not name.startswith("optimizer."):
+                    parts.setdefault(name, []).append(file.get_tensor(name))
+            seconds.append(json.loads(file.metadata()["progress"])["seconds"])
+    tensors = {name: torch.cat(tensors, 0 if name.startswith("parameter.") else 1) for name, tensors in parts.items()}
+    training = Training(
+        tensors["losses"],
+        tensors["accuracies"],
+        of_kind("evaluation", tensors),
+        max(each["training"] for each in seconds),
+        max(each["evaluation"] for each in seconds),
+    )
+    return of_kind("parameter", tensors), training
+
+
+def training_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype of products with weights in training: bfloat16 on a GPU, float32 elsewhere.
+
+    >>> training_dtype(torch.device("cpu"))
+    torch.float32
+    """
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def clip_factor(gradients: Sequence[Tensor], limit: float) -> Tensor:
@@ -456,7 +530,7 @@ def clip_factor(gradients: Sequence[Tensor], limit: float) -> Tensor:
     >>> clip_factor([torch.tensor([[3.0], [0.3]]), torch.tensor([[4.0], [0.4]])], 1.0)
     tensor([0.2000, 1.0000])
     """
-    need(limit, (int, float), "limit")
+    limit = need(limit, (int, float), "limit")
     norms = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
     norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     return (limit / (norm + 1e-6)).clamp(max=1.0)

@@ -8,8 +8,10 @@ import pandas as pd
 import pytest
 import torch
 import transformers
+from torch.profiler import profile
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from possym import capture
 from possym.capture import Capture
 from possym.errors import InputError, UnsupportedModelError
 from possym.rope import frequencies, rotate
@@ -267,6 +269,82 @@ def test_outputs_are_those_of_the_model_left_alone(family, attention):
         torch.testing.assert_close(logits, plain[:, place], atol=1e-6, rtol=1e-6)
 
 
+ATTENTION = ("bmm", "softmax", "tanh", "attention", "where", "masked_fill", "triu", "tril")
+
+
+@pytest.mark.parametrize(
+    "family, attention",
+    [("llama", "eager"), ("llama", "sdpa"), ("gemma2", "eager"), ("gemma3", "sdpa"), ("gpt_oss", "eager")],
+)
+def test_attention_is_computed_as_by_the_model_left_alone(family, attention):
+    model, tokens = families.build(family, attention=attention), families.tokens()
+    capture = Capture(model)
+    with profile() as captured:
+        capture.run(tokens, lambda inputs: None)
+    with torch.no_grad(), profile() as plain:
+        model(tokens, use_cache=False, logits_to_keep=1)
+    ours, theirs = (
+        {row.key: row.count for row in each.key_averages() if any(name in row.key for name in ATTENTION)}
+        for each in (captured, plain)
+    )
+    assert ours == theirs and theirs
+
+
+def test_a_softcap_counts_where_it_is_applied(monkeypatch):
+    sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+    def ignoring(*given, **options):
+        return sdpa(*given, **options | dict(softcap=None))
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", ignoring)
+    model, tokens = families.build("gemma2"), families.tokens()
+    capped = captured(model, tokens)
+    model.config._attn_implementation_internal = "sdpa"
+    free = captured(model, tokens)
+    assert [each.softcap for each in capped.values()] == [2.0, 2.0]
+    assert [each.softcap for each in free.values()] == [None, None]
+    assert free[0].relocated_logits().abs().max() > 2 >= capped[0].relocated_logits().abs().max()
+    with torch.no_grad():
+        plain = model(tokens, use_cache=False).logits[:, -1]
+    torch.testing.assert_close(Capture(model).run(tokens, lambda inputs: None), plain, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("own", ["flash_attention_2", "flex_attention"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])
+def test_other_kinds_of_attention_give_way(family, own):
+    model, tokens = families.build(family), families.tokens()
+    expected = captured(model, tokens)
+    model.config._attn_implementation_internal = own
+    for number, inputs in captured(model, tokens).items():
+        assert inputs.softcap == expected[number].softcap
+        torch.testing.assert_close(inputs.relocated_logits(), expected[number].relocated_logits(), atol=1e-5, rtol=1e-5)
+    assert model.config._attn_implementation == own
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss", "hunyuan_v1_dense"])
+def test_layers_that_come_together_are_those_that_come_one_by_one(family, monkeypatch):
+    model, tokens = families.build(family, num_hidden_layers=5, layer_types=None), families.tokens(batch=2)
+    alone = captured(model, tokens)
+    for number, layer in enumerate(model.model.layers):
+        layer.register_forward_hook(
+            lambda *_, passed=number + 1: waiting.append(passed - sum(len(inputs.layers) for inputs in found))
+        )
+    for numbers, most in ((2**24, 5), (2 * alone[0].keys.numel(), 1), (1, 0)):
+        monkeypatch.setattr(capture, "TOGETHER", numbers)
+        found, waiting = [], []
+        Capture(model).run(tokens, found.append, together=True)
+        assert max(waiting) == most
+        assert sorted(layer for inputs in found for layer in inputs.layers) == list(range(5))
+        if family == "llama":
+            assert max(len(inputs.layers) for inputs in found) == {2**24: 5, 1: 1}.get(numbers, 2)
+        for inputs in found:
+            for logits, extra, layer in zip(
+                inputs.relocated_logits().split(2), inputs.extra_logits().split(2), inputs.layers, strict=True
+            ):
+                torch.testing.assert_close(logits, alone[layer].relocated_logits(), atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(extra, alone[layer].extra_logits(), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss", "falcon"])
 def test_later_tokens_never_reach_the_query(family):
     model = families.build(family, attention="sdpa" if family in ("llama", "falcon") else "eager")
@@ -400,3 +478,28 @@ def test_asking_the_model_again_changes_nothing_and_layers_are_let_go(family):
 
     logits = Capture(model).forward(tokens, on_call, families.LENGTH - 1)
     torch.testing.assert_close(logits, plain, atol=1e-6, rtol=1e-6)
+
+
+def test_a_model_is_asked_again_only_when_it_changed():
+    model = families.build("llama")
+    first = Capture(model)
+    assert all(Capture(model).layers[k] is layer for k, layer in first.layers.items())
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight.mul_(2)
+    changed = Capture(model)
+    assert changed.layers[0] is not first.layers[0]
+    model.model.layers[1].self_attn = families.build("llama", seed=1).model.layers[1].self_attn
+    assert Capture(model).layers[0] is not changed.layers[0]
+    replaced = Capture(model)
+    assert Capture(model.double()).layers[0] is not replaced.layers[0]
+    gone = len(capture._probed)
+    del first, changed, replaced, model
+    gc.collect()
+    assert len(capture._probed) == gone - 1
+
+
+def test_layers_that_turn_alike_share_one_rotation_and_others_do_not():
+    alike = Capture(families.build("llama")).layers
+    assert alike[0].rotation is alike[1].rotation
+    apart = Capture(families.build("hunyuan_v1_dense")).layers
+    assert apart[0].rotation is not apart[1].rotation

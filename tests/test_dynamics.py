@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from possym import dynamics
 from possym.errors import InputError
@@ -133,3 +134,72 @@ def test_wrong_tables_are_refused(call):
 def test_levels_are_accuracies(level, made):
     with pytest.raises(InputError, match="level = "):
         dynamics.learnt_steps(made["accuracy"], level)
+
+
+def test_a_run_has_converged_where_it_stays_above_the_level(made):
+    found = dynamics.converged_steps(made["accuracy"], 0.3).set_index(["task", "seed"])["step"]
+    rows = [r for r in made["accuracy"].itertuples() if r.split == "validation" and r.hops == 0]
+    for task, seed in {(r.task, r.seed) for r in rows}:
+        step = None
+        for row in sorted((r for r in rows if (r.task, r.seed) == (task, seed)), key=lambda r: r.step):
+            step = None if row.accuracy < 0.3 else (row.step if step is None else step)
+        assert found[task, seed] == step or (step is None and np.isnan(found[task, seed]))
+    assert found.nunique() > 2
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 1.0])
+def test_purity_steps_have_that_share_of_the_pure_heads_before_them(share):
+    random = np.random.default_rng(1)
+    heads = pd.DataFrame(
+        [
+            (seed, kind, since)
+            for seed in range(4)
+            for kind, since in zip(random.integers(-1, 2, 12), random.permutation(12), strict=True)
+        ],
+        columns=["seed", "kind", "since"],
+    ).assign(task="letter", gamma=0.1)
+    heads = pd.concat([heads, heads[:3].assign(seed=9, kind=0)])
+    found = dynamics.purity_steps(heads, share).set_index("seed")
+    for seed in range(4):
+        since = [r.since for r in heads.itertuples() if r.seed == seed and r.kind != 0]
+        step = found.loc[seed, "step"]
+        assert found.loc[seed, "heads"] == len(since)
+        assert sum(s <= step for s in since) >= share * len(since) > sum(s < step for s in since)
+    assert found.loc[9, "heads"] == 0 and np.isnan(found.loc[9, "step"])
+
+
+def test_rank_correlation_is_scipys_and_shuffling_gives_its_critical_value():
+    random = np.random.default_rng(2)
+    first = random.integers(0, 20, 32).astype(float)
+    second = first + random.integers(0, 20, 32)
+    found = dynamics.rank_correlation(first, second, 4_000)
+    assert found["correlation"] == pytest.approx(stats.spearmanr(first, second).statistic)
+    drawn = [
+        stats.spearmanr(*np.stack([first, second])[:, random.integers(32, size=32)]).statistic for _ in range(1500)
+    ]
+    assert (found["low"], found["high"]) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=0.06)
+    assert found["shuffled"] == pytest.approx(0.35, abs=0.02)  # tables of the two-sided 5 % value at n = 32
+    assert all(np.isnan(v) for v in dynamics.rank_correlation(first[:4], second[:4], 10).values())
+    assert all(np.isnan(v) for v in dynamics.rank_correlation(first, first * 0, 10).values())
+
+
+def test_seeds_that_never_learn_are_counted_and_left_out():
+    rows = [
+        ("validation", 0, seed, step, float(step > 100 * seed and seed < 7))
+        for seed in range(8)
+        for step in range(0, 1001, 50)
+    ]
+    accuracy = pd.DataFrame(rows, columns=["split", "hops", "seed", "step", "accuracy"]).assign(task="letter")
+    heads = pd.DataFrame({"task": "letter", "seed": range(8), "gamma": 0.1, "kind": -1, "since": range(50, 850, 100)})
+    found = dynamics.learning_with_purity(accuracy, heads, (0.9,), draws=200)
+    assert found["seeds"].tolist() == [7, 7] and found["without"].tolist() == [1, 1]
+    assert found["correlation"].tolist() == pytest.approx([1, 1])
+    assert found["lag"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("level", [0, 1.5, True, "all"])
+def test_impossible_levels_and_shares_are_refused(made, level):
+    with pytest.raises(InputError, match="level"):
+        dynamics.converged_steps(made["accuracy"], level)
+    with pytest.raises(InputError, match="share"):
+        dynamics.purity_steps(made["heads"], level)

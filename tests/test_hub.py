@@ -9,6 +9,7 @@ import torch
 from gguf import GGUFReader, dequantize
 from safetensors.torch import load_file
 
+from possym import profile
 from possym.errors import InputError, ResultsError
 from possym.models import hub
 
@@ -86,6 +87,14 @@ def test_folders_load_and_their_code_never_runs(tmp_path):
     (tmp_path / "own.py").write_text("raise SystemExit('foreign code ran')")
     with pytest.raises(InputError, match="could not be loaded"):
         hub.load(str(tmp_path), device="cpu")
+
+
+def test_a_softcap_is_not_left_out(tmp_path):
+    families.build("gemma2").save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    loaded = hub.load(str(tmp_path), device="cpu")
+    softcaps = profile(loaded.model, ["Alice likes red"], tokenizer=loaded.tokenizer).coverage["softcap"]
+    assert softcaps.tolist() == [loaded.model.config.attn_logit_softcapping] * len(softcaps) != []
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,15 @@ import json
 import math
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedTokenizerFast
 
 import possym
@@ -378,6 +381,49 @@ def test_the_library_imports_without_torch_until_it_is_needed():
         possym.profyle  # noqa: B018
 
 
+class Operations(TorchDispatchMode):
+    """What PyTorch is asked to compute, views left out: on a GPU about what is launched."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names[str(function)] += not function.is_view
+        return function(*args, **(kwargs or {}))
+
+
+class Answers(TorchFunctionMode):
+    """How often Python waits for a number that a device has computed."""
+
+    WAITING = ("cpu", "numpy", "tolist", "item", "nonzero", "__bool__", "__int__", "__float__", "__index__")
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += getattr(function, "__name__", "") in self.WAITING
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_neox"])
+def test_a_layer_costs_one_operation_and_no_waiting_for_it(family):
+    operations, answers = [], []
+    for layers in (3, 6, 9):
+        model = families.build(family, num_hidden_layers=layers, layer_types=None)
+        tokens = families.tokens(12)
+        profile(model, tokens)  # the model is asked how it rotates, once
+        with Operations() as profiled, Answers() as asked:
+            profile(model, tokens)
+        with torch.no_grad(), Operations() as plain, Answers() as asked_alone:
+            model(tokens, use_cache=False, logits_to_keep=1)
+        operations.append(profiled.names.total() - plain.names.total())
+        answers.append(asked.count - asked_alone.count)
+    assert operations[2] - operations[1] <= 3, operations
+    assert operations[2] < 400 and answers[2] == answers[1] < 25, (operations, answers)
+
+
 MEMORY = """
 import pathlib, re, torch, possym
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -408,10 +454,8 @@ def test_charts_show_the_tables_and_state_what_they_show():
     assert [row["positional"] for row in rows] == table.positional.tolist()
     assert f"r = {result.correlation():.2f}" in plane["title"]["subtitle"] and "8" in plane["description"]
     heat = result.heatmap().to_dict()
-    late = table[table.layer == 1].positional.median()
-    assert (
-        f"positional: median {table[table.layer == 0].positional.median():.2f}, then {late:.2f}" in heat["description"]
-    )
+    early, late = (table[table.layer == layer].positional.median() for layer in (0, 1))
+    assert f"positional {early:.2f}, then {late:.2f}" in heat["description"]
     assert [panel["encoding"]["color"]["field"] for panel in heat["hconcat"]] == ["positional", "symbolic"]
     rows = result.head_frequencies(1, 2)
     chart = result.frequency_profile(1, 2).to_dict()

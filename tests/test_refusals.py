@@ -54,7 +54,7 @@ CALLS = {
     "ensemble seeds": (lambda: GPTJEnsemble(SIZES, 3), "seeds is of type int"),
     "forward dtype": (lambda: MODEL(TOKENS, dtype="float16"), "dtype = 'float16'"),
     "all places": (lambda: MODEL(TOKENS, all_places=1), "all_places is of type int"),
-    "keep": (lambda: MODEL(TOKENS, keep=0.9), "keep is of type float"),
+    "keep": (lambda: MODEL(TOKENS, dropout_keys=0.9), "dropout_keys is of type float"),
     "weights": (lambda: GPTJEnsemble.from_weights(SIZES, []), "weights is of type list"),
     "a weight": (lambda: GPTJEnsemble.from_weights(SIZES, WEIGHTS | {"head": 1}), "head is of type int"),
     "save": (lambda: MODEL.save(3), "path is of type int"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from possym.errors import InputError
-from possym.rope import frequencies, planes, rotate
+from possym.rope import frequencies, planes, rotate, turn
 
 
 def generator(seed=0):
@@ -57,6 +57,18 @@ def test_rotation_agrees_with_transformers(layout):
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+@pytest.mark.parametrize("rotating", [2, 6])
+def test_numbers_that_do_not_lie_in_pairs_turn_as_their_copies_do(layout, rotating):
+    stored = torch.randn(4, 15, generator=generator())
+    angle = frequencies(rotating).float()
+    for x in (stored[:, 1:7], stored[:, 2:8], stored.mT[:6].mT, stored[::2, :6]):
+        turned = turn(x, angle.cos(), angle.sin(), layout)
+        torch.testing.assert_close(turned, turn(x.clone(), angle.cos(), angle.sin(), layout))
+        in_half = turn(x.bfloat16(), angle.cos().bfloat16(), angle.sin().bfloat16(), layout)
+        torch.testing.assert_close(in_half.float(), turned, atol=0.05, rtol=0)
+
+
 def test_far_positions_keep_their_precision():
     x = torch.randn(8, generator=generator())
     far = rotate(x, 10_000_000, frequencies(8), "half")
@@ -72,7 +84,7 @@ def test_planes_follow_the_layout():
 
 @pytest.mark.parametrize("dim", [0, -2, 3, 2.0, "4", True, None])
 def test_impossible_dimensions_are_refused(dim):
-    with pytest.raises(InputError, match="even positive whole number"):
+    with pytest.raises(InputError, match="even whole number from 2"):
         frequencies(dim)
 
 

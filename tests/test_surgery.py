@@ -145,17 +145,22 @@ def test_unrotating_refuses_a_cache():
         model.generate(families.tokens(), max_new_tokens=2, do_sample=False)
 
 
+@pytest.mark.parametrize("beginning", [None, np.int64(5)])
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss", "mistral"])
-def test_known_heads_are_averages_of_the_models_own_attention(family):
+def test_known_heads_are_averages_of_the_models_own_attention(family, beginning):
+    """A beginning-of-text token shifts all places by one; it is attended to, but its own attention does not count."""
     model = families.build(family)
-    tokens = repeated_tokens(3, 8, 64)
+    tokens = repeated_tokens(3, 8, 64, beginning=beginning)
+    start = tokens.shape[1] - 16
+    assert (tokens[:, :start] == 5).all() and start == (beginning is not None)
+    assert start == 0 or not (tokens[:, start:] == 5).any()
     table = known_heads(model, tokens)
     for module, (_, weights) in listen(model, tokens).items():
         rows = table[table.layer == module.layer_idx]
         for head in range(4):
             w = weights[:, head]
-            previous = np.mean([[w[b, i, i - 1] for i in range(1, 16)] for b in range(3)])
-            induction = np.mean([[w[b, i, i - 7] for i in range(8, 16)] for b in range(3)])
+            previous = np.mean([[w[b, i, i - 1] for i in range(start + 1, start + 16)] for b in range(3)])
+            induction = np.mean([[w[b, i, i - 7] for i in range(start + 8, start + 16)] for b in range(3)])
             row = rows[rows["head"] == head].iloc[0]
             assert (row.previous_token, row.induction) == pytest.approx((previous, induction), abs=1e-5)
 
@@ -170,9 +175,12 @@ def test_a_real_model_has_both_kinds_and_they_are_different_heads():
 
 def test_bad_sequences_are_refused():
     model = families.build("llama")
-    for tokens in (torch.arange(8), torch.arange(8)[None], torch.zeros(1, 5, dtype=torch.long), [[1, 2, 1, 2]]):
+    for tokens in (torch.arange(8), torch.arange(8)[None], torch.arange(5)[None], [[1, 2, 1, 2]]):
         with pytest.raises(InputError, match="tokens"):
             known_heads(model, tokens)
     for arguments in ((0, 4, 9), (1, 1, 9), (1, 10, 9)):
         with pytest.raises(InputError, match="give a whole number"):
             repeated_tokens(*arguments)
+    for vocabulary, beginning in ((9, 9), (9, -1), (4, 0), (9, "<s>")):
+        with pytest.raises(InputError, match="give a whole number"):
+            repeated_tokens(1, 4, vocabulary, beginning=beginning)

@@ -3,10 +3,11 @@
 import pydoc_data.topics
 
 import pytest
+import torch
 
 from possym.errors import InputError
 from possym.models import hub
-from possym.tasks.text import natural_text, text_tokens
+from possym.tasks.text import byte_pieces, natural_text, text_tokens
 
 
 def test_rows_are_the_beginnings_of_the_longest_topics():
@@ -22,3 +23,20 @@ def test_rows_are_the_beginnings_of_the_longest_topics():
         text_tokens(tokenizer, len(longest), 4000)
     with pytest.raises(InputError):
         text_tokens(tokenizer, 1, True)
+
+
+def test_byte_pieces_are_the_whole_text_in_random_order():
+    text = "\n".join(natural_text().values()).encode()
+    truth = sorted(text[start : start + 50] for start in range(0, len(text) - 49, 50))
+    pieces = [bytes(row) for row in byte_pieces(50).tolist()]
+    assert sorted(pieces) == truth
+    assert pieces != truth
+    other = byte_pieces(50, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(byte_pieces(50), byte_pieces(50))
+    assert not torch.equal(byte_pieces(50), other)
+
+
+@pytest.mark.parametrize("given", [dict(length=1), dict(length="64"), dict(length=10**8), dict(length=8, generator=0)])
+def test_pieces_that_cannot_be_cut_are_refused(given):
+    with pytest.raises(InputError):
+        byte_pieces(**given)

@@ -12,6 +12,7 @@ from transformers import get_linear_schedule_with_warmup
 
 from possym import ConfigError, InputError, ResultsError
 from possym.models.gptj import GPTJConfig, GPTJEnsemble
+from possym.models.llama import LlamaEnsemble
 from possym.training import (
     STREAMS,
     TokenTable,
@@ -20,6 +21,8 @@ from possym.training import (
     clip_factor,
     evaluation_steps,
     generator,
+    is_finished,
+    joined,
     learning_rates,
 )
 
@@ -80,6 +83,60 @@ def test_training_is_what_torch_and_transformers_do_one_model_at_a_time(device):
             torch.testing.assert_close(ours[1:], reference, atol=2e-4, rtol=0, msg=name)
 
 
+def every_place(seeds):
+    """Tokens whose answer at a place is the token before it, none at the first place and where the token is even."""
+    tokens, _ = sequences(seeds)
+    answers = tokens.roll(1, -1).masked_fill(tokens % 2 == 0, -1)
+    answers[..., 0] = -1
+    answers[..., -1] = tokens[..., -2]
+    return tokens, answers
+
+
+@DEVICES
+@pytest.mark.parametrize("kind", [GPTJEnsemble, LlamaEnsemble])
+def test_every_place_with_an_answer_counts_alike_in_the_loss(device, kind):
+    plan = dataclasses.replace(PLAN, clip=1e6)
+    tokens, answers = (each.to(device) for each in every_place([5, 6]))
+    sizes = kind.Config(12, layers=2, width=16, dropout=0.0, init_std=0.1)
+    run = Trainer(kind(sizes, [5, 6]).to(device), TokenTable(tokens, answers, plan.batch), plan, [5, 6])
+    theirs = run.model.member_to_transformers(1).train()
+    training = run.run()
+    optimizer = torch.optim.AdamW(
+        theirs.parameters(), lr=plan.learning_rate, betas=plan.betas, eps=plan.epsilon, weight_decay=plan.weight_decay
+    )
+    schedule = get_linear_schedule_with_warmup(optimizer, plan.warmup, plan.steps)
+    losses, right = [], []
+    for step in range(plan.steps):
+        rows = slice(4 * step, 4 * step + 4)
+        mine, asked = tokens[1, rows].cpu(), answers[1, rows].cpu()
+        logits = theirs(mine).logits
+        terms = [logits[b, t].log_softmax(-1)[asked[b, t]] for b in range(4) for t in range(6) if asked[b, t] >= 0]
+        loss = -torch.stack(terms).mean()
+        losses.append(loss.item())
+        right.append((logits[:, -1].argmax(-1) == asked[:, -1]).float().mean().item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    tolerance = 1e-5 if device == "cpu" else 3e-2  # bfloat16 on CUDA
+    torch.testing.assert_close(training.losses[:, 1], torch.tensor(losses), atol=tolerance, rtol=0)
+    if device == "cpu":
+        assert training.accuracies[:, 1].tolist() == right
+
+
+def test_a_table_of_every_place_needs_an_answer_in_each_sequence():
+    tokens, answers = every_place([0])
+    answers[0, 3] = -1
+    with pytest.raises(InputError, match="no answer at any place"):
+        TokenTable(tokens, answers, 4)
+    with pytest.raises(InputError, match="32767"):
+        TokenTable(tokens, answers.clamp(max=0) - 1, 4)
+    with pytest.raises(InputError, match="expected"):
+        TokenTable(tokens, answers[..., :-1], 4)
+    with pytest.raises(InputError, match="32767"):
+        TokenTable(tokens, tokens[..., 0] - 100, 4)
+
+
 @DEVICES
 def test_a_member_trains_as_it_would_alone(device):
     together, alone = trainer([2, 7, 4], device=device).run(), trainer([7], device=device).run()
@@ -112,7 +169,7 @@ def test_dropout_reaches_the_training_and_only_the_training(device):
     wet_run, dry_run = (trainer([0], config=config, device=device).run() for config in (SIZES, dry))
     assert not torch.equal(wet_run.losses, dry_run.losses)
 
-    def evaluate(model):
+    def evaluate(model, step):
         return {"same": (model(tokens) == model(tokens)).all(), "wet": model(tokens)[0, 0, :3]}
 
     tokens = sequences([3], device=device)[0][0]
@@ -180,7 +237,7 @@ def evaluation(stop_at=None, kill=False):
     """An evaluation that reads the weights, and stops the run when it is called for the nth time."""
     calls = []
 
-    def evaluate(model):
+    def evaluate(model, step):
         calls.append(1)
         if len(calls) == stop_at:
             if kill:
@@ -240,6 +297,34 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     resumed = trainer([1, 2], evaluate=evaluation(), evaluate_at=[0, 2, 5, 8], checkpoint=path)
     assert resumed.step == 4
     compare(resumed.run(), expected, resumed, whole)
+
+
+def test_checkpoints_of_finished_trainings_are_joined_member_by_member(tmp_path):
+    files = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    assert not is_finished(files[0])
+    options = {"evaluate_at": [0, 2, 5, 8], "checkpoint_seconds": 0}
+    with pytest.raises(Stop):
+        trainer([1, 2], evaluate=evaluation(3), checkpoint=files[0], **options).run()
+    assert not is_finished(files[0])
+    runs = [
+        trainer(seeds, evaluate=evaluation(), checkpoint=file, **options)
+        for seeds, file in zip(([1, 2], [7]), files, strict=True)
+    ]
+    first, second = (run.run() for run in runs)
+    assert all(map(is_finished, files))
+    found, training = joined(files)
+    for name, value in weights(runs[0]).items():
+        assert torch.equal(found[name], torch.cat([value, weights(runs[1])[name]])), name
+    assert torch.equal(training.losses, torch.cat([first.losses, second.losses], 1))
+    assert torch.equal(training.accuracies, torch.cat([first.accuracies, second.accuracies], 1))
+    assert training.evaluations.keys() == first.evaluations.keys()
+    for name, value in training.evaluations.items():
+        assert torch.equal(value, torch.cat([first.evaluations[name], second.evaluations[name]], 1)), name
+    assert 0 < training.seconds_training <= max(first.seconds_training, second.seconds_training)
+    files[0].write_bytes(b"damaged")
+    for read in (lambda: is_finished(files[0]), lambda: joined(files)):
+        with pytest.raises(ResultsError, match="cannot be read"):
+            read()
 
 
 def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tmp_path):

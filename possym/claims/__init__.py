@@ -7,16 +7,23 @@ that the claim states.
 import html
 import importlib
 from collections.abc import Mapping
+from urllib.parse import urlencode
 
 import pandas as pd
 
 from ..errors import InputError, ResultsError, need
 from ..published import papers
 from ..results import Study, load_or_run, result_folder
-from . import canonical, heads, learning, real, tasks, theory
+from . import canonical, generality, generalization, heads, learning, mechanism, onehop, real, tasks, theory, unreached
 from .claim import VERDICTS, Claim, Measurement
+from .figures import link
+from .page import Browser
+from .table import SYMBOLS, Table, anchor, badge
 
-__all__ = ["CLAIMS", "VERDICTS", "Claim", "Measurement", "Table", "finding", "ledger", "summary", "what_holds"]
+__all__ = [
+    "CLAIMS", "VERDICTS", "Browser", "Claim", "Measurement", "Table", "browser", "finding", "ledger", "studies",
+    "summary", "what_holds",
+]  # fmt: skip
 
 CLAIMS: tuple[Claim, ...] = (
     *heads.CLAIMS,
@@ -24,20 +31,24 @@ CLAIMS: tuple[Claim, ...] = (
     *canonical.CLAIMS,
     *tasks.CLAIMS,
     *learning.CLAIMS,
+    *generality.CLAIMS,
+    *mechanism.CLAIMS,
+    *generalization.CLAIMS,
     *real.CLAIMS,
+    *unreached.CLAIMS,
+    *onehop.CLAIMS,
 )
 COLUMNS = ["claim", "paper", "where", "measured", "interval", "paper_value", "verdict", "chapter"]
-# Studies whose paper preset is still to be run: their claims join the whole ledger once a result is stored.
-AWAITED = ("real_models",)
-SYMBOLS = dict(zip(VERDICTS, "●◐○–", strict=True))
+MARKUP = ("Claim", "Measured here", "Verdict")
+ORIGIN = ("experiment", "config_hash", "device", "seconds", "commit")
 
 
 def ledger(chapter: str | None = None, studies: Mapping[str, Study] | None = None) -> pd.DataFrame:
     """Return the ledger, one row a claim, indexed by the claim's id.
 
     Args:
-        chapter: a chapter's file name without ending, such as ``"07-learning-dynamics"``; None for all but those of
-            studies in `AWAITED` that have no stored result.
+        chapter: a chapter's file name without ending, such as ``"07-learning-dynamics"``; None for all whose
+            studies are stored.
         studies: results to measure on, by the study's name; the others are read from the stored paper preset.
 
     Returns:
@@ -51,7 +62,7 @@ def ledger(chapter: str | None = None, studies: Mapping[str, Study] | None = Non
     np.True_
     """
     known = given(studies)
-    chosen = [claim for claim in claims_of(chapter) if chapter or claim.study in known or due(claim)]
+    chosen = whole(known) if chapter is None else claims_of(chapter)
     rows = []
     for claim in chosen:
         found = measure(claim, known)
@@ -68,12 +79,24 @@ def measure(claim: Claim, known: dict[str, Study]) -> Measurement:
     return claim.measure(known[claim.study])
 
 
-def due(claim: Claim) -> bool:
-    """Return whether the whole ledger must have a claim's verdict: its study is not awaited, or is stored."""
-    if claim.study not in AWAITED:
-        return True
-    experiment = importlib.import_module(f"possym.experiments.{claim.study}")
+def whole(known: Mapping[str, Study]) -> list[Claim]:
+    """Return the claims of every chapter whose studies are known or stored; a study still to be run has no verdicts."""
+    studies_of: dict[str, set[str]] = {}
+    for claim in CLAIMS:
+        studies_of.setdefault(claim.chapter, set()).update({claim.study} - {None})
+    there = {name for names in studies_of.values() for name in names if name in known or is_stored(name)}
+    return [claim for claim in CLAIMS if studies_of[claim.chapter] <= there]
+
+
+def is_stored(name: str) -> bool:
+    """Return whether the paper preset of a study is stored."""
+    experiment = importlib.import_module(f"possym.experiments.{name}")
     return (result_folder(experiment.NAME, experiment.Config.preset_named("paper")) / "manifest.json").exists()
+
+
+def studies() -> dict[str, Study]:
+    """Return the stored studies that the whole ledger is measured on, by name."""
+    return {name: stored(name) for name in dict.fromkeys(claim.study for claim in whole({}) if claim.study)}
 
 
 def claims_of(chapter: str | None) -> list[Claim]:
@@ -101,43 +124,16 @@ def stored(name: str) -> Study:
         return load_or_run(experiment, experiment.Config.preset_named("paper"), "stored")
     except ResultsError as error:
         raise ResultsError(
-            f"the ledger needs the stored result of {name}: {error}. To make it, call results.load_or_run(experiments."
-            f"{name}, experiments.{name}.Config.preset_named('paper'), compute='always') on a machine with a "
-            "CUDA device"
+            f"the ledger needs the stored result of {name}: {error}. To make it, run python -m "
+            f"possym.experiments {name} on a machine with a CUDA device"
         ) from error
-
-
-class Table:
-    """An HTML table with a caption, as notebooks and the book show it; plain text elsewhere."""
-
-    def __init__(self, frame: pd.DataFrame, caption: str, markup: tuple[str, ...] = ()) -> None:
-        """Hold a frame; the columns named in ``markup`` are HTML already, all others are escaped."""
-        self.frame, self.caption, self.markup = frame, caption, markup
-
-    def __repr__(self) -> str:
-        """Return the plain text."""
-        return f"{self.caption}\n{self.frame.to_string()}"
-
-    def _repr_html_(self) -> str:
-        names = list(self.frame.columns)
-        head = "".join(f'<th scope="col">{html.escape(str(name))}</th>' for name in names)
-        lines = []
-        for values in self.frame.itertuples(index=False):
-            cells = [
-                str(value) if name in self.markup else html.escape(str(value))
-                for name, value in zip(names, values, strict=True)
-            ]
-            data = "".join(f"<td>{cell}</td>" for cell in cells[1:])
-            lines.append(f'<tr><th scope="row">{cells[0]}</th>{data}</tr>')
-        return (
-            f'<div class="possym-table" tabindex="0" role="region" aria-label="{html.escape(self.caption)}">'
-            f"<table><caption>{html.escape(self.caption)}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
-        )
 
 
 def what_holds(chapter: str, studies: Mapping[str, Study] | None = None) -> Table:
     """Return a chapter's claims as a table: claim with its criterion, where, paper's value, measured, verdict.
+
+    Each row links to the claim's row on the ledger's page. An executed notebook keeps the same as data, with what made
+    it, for `possym.gallery` to join.
 
     Args:
         chapter: a chapter's file name without ending.
@@ -147,29 +143,77 @@ def what_holds(chapter: str, studies: Mapping[str, Study] | None = None) -> Tabl
         InputError, ResultsError: as for `ledger`.
 
     >>> what_holds("01-positional-and-symbolic").frame.columns.tolist()
-    ['Claim', 'Where', 'Paper', 'Measured here', 'Verdict']
+    ['Claim', 'Where', "Paper's value", 'Measured here', 'Verdict']
     """
-    chosen, rows = claims_of(chapter), ledger(chapter, studies)
-    claim = [
-        f"<details><summary>{html.escape(claim.statement)}</summary>Criterion: {html.escape(claim.criterion)}</details>"
-        for claim in chosen
+    presets = sorted({study.manifest["config"]["preset"] for study in given(studies).values()} - {"paper"})
+    note = f", measured on the {' and '.join(presets)} preset: too small a run to judge the papers" if presets else ""
+    rows = ledger(chapter, studies)
+    names = [{"id": anchor("claim", id)} for id in rows.index]
+    figures = [link(id) for id in rows.index]
+    table = shown(rows, figures)
+    table["Verdict"] = [
+        f'{verdict}<br><a href="../ledger.html#{name["id"]}">in the ledger</a>'
+        for verdict, name in zip(table["Verdict"], names, strict=True)
     ]
-    frame = pd.DataFrame(
+    return Table(table, f"What holds{note}", MARKUP, names, with_origin(rows, given(studies)))
+
+
+def with_origin(rows: pd.DataFrame, known: Mapping[str, Study]) -> pd.DataFrame:
+    """Return rows of the ledger with each claim's id and, where its study is known, what made that."""
+    study_of = {claim.id: claim.study for claim in CLAIMS}
+    made = [known[study_of[id]].manifest if study_of[id] in known else {} for id in rows.index]
+    origin = {f"study_{name}": [manifest.get(name) for manifest in made] for name in ORIGIN}
+    preset = [manifest.get("config", {}).get("preset") for manifest in made]
+    return rows.drop(columns="chapter").assign(**origin, study_preset=preset).reset_index()
+
+
+def shown(rows: pd.DataFrame, figures: list[str]) -> pd.DataFrame:
+    """Return rows of the ledger as readers see them: criteria folded under claims, figures below measurements."""
+    criteria = {claim.id: claim.criterion for claim in CLAIMS}
+    claim = [
+        f"<details><summary>{html.escape(row.claim)}</summary>Criterion: {html.escape(criteria[row.Index])}</details>"
+        for row in rows.itertuples()
+    ]
+    return pd.DataFrame(
         {
             "Claim": claim,
             "Where": [f"{papers()[row.paper]['arxiv']}, {row['where']}" for _, row in rows.iterrows()],
-            "Paper": rows["paper_value"].to_numpy(),
-            "Measured here": [f"{m}; {i}" if i else m for m, i in zip(rows["measured"], rows["interval"], strict=True)],
+            "Paper's value": rows["paper_value"].to_numpy(),
+            "Measured here": [
+                f"{html.escape(f'{row.measured}; {row.interval}' if row.interval else row.measured)}<br>{figure}"
+                for row, figure in zip(rows.itertuples(), figures, strict=True)
+            ],
             "Verdict": [badge(verdict) for verdict in rows["verdict"]],
         }
     )
-    presets = sorted({study.manifest["config"]["preset"] for study in (studies or {}).values()} - {"paper"})
-    note = f", measured on the {' and '.join(presets)} preset: too small a run to judge the papers" if presets else ""
-    return Table(frame, f"What holds{note}", markup=("Claim", "Verdict"))
+
+
+def browser(rows: pd.DataFrame | None = None) -> Browser:
+    """Return the ledger as a page shows it: filters by paper, verdict and chapter above one table of all claims.
+
+    Args:
+        rows: rows of `ledger`; None for all.
+
+    >>> page = browser(ledger("01-positional-and-symbolic"))
+    >>> page.filters["verdict"]
+    ['holds']
+    """
+    rows = rows_of_ledger(rows).sort_values("chapter", kind="stable")
+    figures = [link(row.Index, f"chapters/{row.chapter}.html") for row in rows.itertuples()]
+    return Browser(rows, shown(rows, figures), {name: entry["title"] for name, entry in papers().items()})
+
+
+def rows_of_ledger(rows: pd.DataFrame | None) -> pd.DataFrame:
+    """Return ``rows``, or the whole ledger for None; an InputError if they are not the ledger's."""
+    need(rows, (pd.DataFrame, type(None)), "rows")
+    rows = ledger() if rows is None else rows
+    if missing := [name for name in COLUMNS if name not in rows]:
+        raise InputError(f"rows lack {', '.join(missing)}: give rows of ledger()")
+    return rows
 
 
 def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
-    """Return one claim with its measurement and verdict as a line of Markdown.
+    """Return one claim with its measurement and verdict as a line of Markdown, to which the ledger's page can link.
 
     Args:
         id: the claim's name, as the ledger's index has it.
@@ -186,26 +230,27 @@ def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
     known = {claim.id: claim for claim in CLAIMS}
     if id not in known:
         raise InputError(f"claim {id!r}: known claims are {', '.join(known)}")
-    measured, interval, verdict = measure(known[id], given(studies))
-    return f"*{known[id].statement}* Here: {measured}{interval and f'; {interval}'}. The claim **{verdict}**."
+    measured, interval, verdict, _ = measure(known[id], given(studies))
+    ends = f"The claim {'is ' if verdict.startswith('not') else ''}**{verdict}**."
+    said = f"*{known[id].statement}* Here: {measured}{interval and f'; {interval}'}. {ends}"
+    return f'<span id="{anchor("finding", id)}"></span>{said}'
 
 
 def summary(rows: pd.DataFrame | None = None) -> Table:
-    """Return the count of verdicts by paper, of ``rows`` or of the whole ledger."""
-    need(rows, (pd.DataFrame, type(None)), "rows")
-    rows = ledger() if rows is None else rows
-    if not {"paper", "verdict"} <= set(rows):
-        raise InputError("rows: give rows of ledger(), with columns paper and verdict")
+    """Return the count of verdicts by paper, each linked to its claims on the ledger's page.
+
+    Args:
+        rows: rows of `ledger`; None for all.
+    """
+    rows = rows_of_ledger(rows)
     counts = pd.crosstab(rows["paper"], rows["verdict"]).reindex(
         index=list(papers()), columns=list(VERDICTS), fill_value=0
     )
-    frame = counts.rename(columns=lambda verdict: f"{SYMBOLS[verdict]} {verdict}").reset_index()
-    frame["paper"] = [f"{papers()[paper]['title']} ({papers()[paper]['arxiv']})" for paper in frame["paper"]]
-    frame = frame.rename(columns={"paper": "Paper"}).rename_axis(columns=None)
-    return Table(frame, f"{len(rows)} claims and what became of them here")
-
-
-def badge(verdict: str) -> str:
-    """Return a verdict as HTML: a sign and the words, so that no meaning hangs on colour."""
-    name = verdict.replace(" ", "-")
-    return f'<span class="verdict verdict-{name}"><span aria-hidden="true">{SYMBOLS[verdict]}</span> {verdict}</span>'
+    names = {verdict: f"{SYMBOLS[verdict]} {verdict}" for verdict in VERDICTS}
+    frame = pd.DataFrame({"Paper": [f"{entry['title']} ({entry['arxiv']})" for entry in papers().values()]})
+    for verdict, name in names.items():
+        frame[name] = [
+            f'<a href="ledger.html#{urlencode({"paper": paper, "verdict": verdict})}">{count}</a>' if count else "0"
+            for paper, count in counts[verdict].items()
+        ]
+    return Table(frame, f"{len(rows)} claims and what became of them here", markup=tuple(names.values()))

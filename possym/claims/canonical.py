@@ -1,4 +1,4 @@
-"""Claims on the canonical tasks and the frequency knob (chapter 05), measured on the sweep.
+"""Claims on the canonical tasks and the frequency knob, measured on the sweep.
 
 Learnt means a mean accuracy over seeds of at least `LEARNT`. Where a claim names no number of planes, heads have many
 planes an angle. Verdicts are on heads with learnt maps, at the shorter length; fixed maps are told beside them.
@@ -10,8 +10,9 @@ from .. import frequency_sweep as sweep
 from ..experiments.canonical import GRID, TASKS, angle
 from ..frequency_sweep import LEARNT
 from ..results import Study
+from ..statistics import Estimate
 from ..tasks import IndexTask
-from .claim import Measurement, claims_in, judge
+from .claim import Measurement, claims_in, judge, share, spread
 
 CHAPTER = "05-canonical-tasks"
 STUDY = "canonical"
@@ -32,6 +33,11 @@ def one_angle(study: Study, task: str, planes: int | None = None) -> pd.DataFram
 def words(row: pd.Series) -> str:
     """Return mean and interval of an accuracy in words."""
     return f"{row['mean']:.1%}, 95 % interval {row['low']:.1%} to {row['high']:.1%}"
+
+
+def estimate(row: pd.Series) -> Estimate:
+    """Return mean and interval of an accuracy as numbers."""
+    return Estimate(row["mean"], row["low"], row["high"])
 
 
 def name(frequency_id: int) -> str:
@@ -59,6 +65,7 @@ def index_fast(study: Study) -> Measurement:
         learnt_words(study, INDEX),
         f"best {words(table.loc[table['mean'].idxmax()])}",
         judge(from_fastest, fast),
+        (estimate(table.loc[table["mean"].idxmax()]),),
     )
 
 
@@ -73,6 +80,7 @@ def retrieval_slow(study: Study) -> Measurement:
         learnt_words(study, RETRIEVAL),
         f"best {words(table.loc[table['mean'].idxmax()])}",
         judge(to_slowest, slow),
+        (estimate(table.loc[table["mean"].idxmax()]),),
     )
 
 
@@ -83,9 +91,13 @@ def tension(study: Study) -> Measurement:
     row = both.loc[both["worse"].idxmax()]
     shared = int((both["worse"] >= LEARNT).sum())
     each = bool((both[["mean_index", "mean_retrieval"]].max() >= LEARNT).all())
-    measured = f"{shared} angles learn both; best is {name(int(row['first_id']))}"
+    both["mean"] = both["worse"]
+    measured = f"{shared} angles learn both; best is {sweep.best_words(both)}"
     interval = f"Index {row['mean_index']:.1%}, Retrieval {row['mean_retrieval']:.1%}"
-    return Measurement(measured, interval, judge(each and shared == 0, each and shared <= len(both) / 8))
+    ends = tuple(
+        Estimate(*(row[f"{end}_{task}"] for end in ("mean", "low", "high"))) for task in ("index", "retrieval")
+    )
+    return Measurement(measured, interval, judge(each and shared == 0, each and shared <= len(both) / 8), ends)
 
 
 def not_with_one_angle(study: Study) -> Measurement:
@@ -93,10 +105,10 @@ def not_with_one_angle(study: Study) -> Measurement:
     one, more = one_angle(study, PARTIAL, 1), one_angle(study, PARTIAL)
     best = [table.loc[table["mean"].idxmax()] for table in (one, more)]
     verdict = judge(best[1]["mean"] < LEARNT and best[0]["mean"] < LEARNT, best[0]["mean"] < LEARNT)
-    one_words, many_words = (f"{row['mean']:.1%} ({name(int(row['first_id']))})" for row in best)
+    one_words, many_words = (f"{table['mean'].max():.1%} ({sweep.best_words(table)})" for table in (one, more))
     measured = f"best with one plane {one_words}, with {many(study)} planes {many_words}"
     interval = "95 % intervals " + " and ".join(f"{row['low']:.1%} to {row['high']:.1%}" for row in best)
-    return Measurement(measured, interval, verdict)
+    return Measurement(measured, interval, verdict, tuple(estimate(row) for row in best))
 
 
 def pairs_with_nope(study: Study) -> pd.DataFrame:
@@ -111,9 +123,10 @@ def with_two_angles(study: Study) -> Measurement:
     table = pairs_with_nope(study)
     row = table.loc[table["mean"].idxmax()]
     return Measurement(
-        f"best second angle is {name(int(row['second_id']))}",
+        f"best second angle is {sweep.best_words(table, 'second_id')}",
         words(row),
         judge(row["low"] >= LEARNT, row["mean"] >= LEARNT - 0.1),
+        (estimate(row),),
     )
 
 
@@ -126,6 +139,7 @@ def moderate_second_angle(study: Study) -> Measurement:
         f"{name(int(best['second_id']))} {best['mean']:.1%}",
         f"95 % intervals {fastest['low']:.1%} to {fastest['high']:.1%} and {best['low']:.1%} to {best['high']:.1%}",
         judge(fastest["high"] < best["low"], fastest["mean"] < best["mean"]),
+        (estimate(fastest), estimate(best)),
     )
 
 
@@ -140,7 +154,8 @@ def shape(task: str, wanted: str):
             bends += found["bend"].tolist()
         measured = f"{wanted} at {counted} of {total} mismatched angles, one and {many(study)} planes"
         interval = f"bends {min(bends):+.2f} to {max(bends):+.2f}" if bends else ""
-        return Measurement(measured, interval, judge(total > 0 and counted == total, counted > total / 2))
+        verdict = judge(total > 0 and counted == total, counted > total / 2)
+        return Measurement(measured, interval, verdict, (share(counted, total),))
 
     return measure
 
@@ -163,6 +178,7 @@ def behaviour(task: str, kind: str):
             f"{means[kind].mean():.2f}, {other} {means[other].mean():.2f}",
             f"{kind} {means[kind].min():.2f} to {means[kind].max():.2f} over them",
             judge(bool(pure.all()), bool((means[kind] > means[other]).all())),
+            (spread(means[kind], "mean"), spread(means[other], "mean")),
         )
 
     return measure
@@ -189,6 +205,7 @@ def plane(study: Study) -> Measurement:
         f"their distance {rows['turned'].mean():.2f}",
         f"lowest keys {rows['keys'].min():.2f}, lowest turned {rows['turned'].min():.2f} over {len(rows)} seeds",
         judge(bool(good.all()), bool(good.mean() > 0.5)),
+        tuple(spread(rows[column], "mean") for column in ("keys", "queries", "turned")),
     )
 
 

@@ -1,18 +1,27 @@
-"""What a claim is, and the four verdicts."""
+"""What a claim is, the four verdicts, and the numbers that a verdict rests on with their intervals."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import pandas as pd
+from scipy import stats
+
+from ..statistics import Estimate
+
 VERDICTS = ("holds", "holds in part", "does not hold", "not testable here")
 
 
 class Measurement(NamedTuple):
-    """What was measured, its interval, and the verdict, as the ledger prints them."""
+    """What was measured, its interval, and the verdict, as the ledger prints them; the numbers of both by themselves.
+
+    ``estimates`` is empty where a claim is about closed forms, or where what was measured has no interval.
+    """
 
     measured: str
     interval: str
     verdict: str
+    estimates: tuple[Estimate, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +83,36 @@ def judge(holds: bool, in_part: bool = False) -> str:
     'holds in part'
     """
     return VERDICTS[0] if holds else VERDICTS[1] if in_part else VERDICTS[2]
+
+
+def alone(value: float) -> Estimate:
+    """Return a number that has no interval.
+
+    >>> alone(0.5)
+    Estimate(value=0.5, low=0.5, high=0.5)
+    """
+    return Estimate(float(value), float(value), float(value))
+
+
+def spread(values: pd.Series, middle: str = "median") -> Estimate:
+    """Return the median or mean of values, one a seed, and their range.
+
+    >>> spread(pd.Series([1, 2, 6]))
+    Estimate(value=2.0, low=1.0, high=6.0)
+    """
+    return Estimate(float(values.agg(middle)), float(values.min()), float(values.max()))
+
+
+def share(count: int, total: int) -> Estimate:
+    """Return a share of independent cases and its 95 % interval by Wilson; of no cases, any share from 0 to 1.
+
+    >>> [round(end, 2) for end in share(8, 8)]
+    [1.0, 0.68, 1.0]
+    """
+    if not total:
+        return Estimate(float("nan"), 0.0, 1.0)
+    found = stats.binomtest(int(count), int(total)).proportion_ci(method="wilson")
+    return Estimate(count / total, float(found.low), float(found.high))
 
 
 def not_testable(reason: str) -> Callable[..., Measurement]:

@@ -1,4 +1,4 @@
-"""Claims on what makes a head positional or symbolic, and on its scores (chapters 01 and 03), computed on the spot."""
+"""Claims on what makes a head positional or symbolic, and on its scores, computed on the spot."""
 
 import torch
 

@@ -1,14 +1,15 @@
-"""Claims on learning dynamics (chapter 07): accuracy by hops and scores of every head over training."""
+"""Claims on learning dynamics: accuracy by hops and scores of every head over training."""
 
 import math
 
 import pandas as pd
 
 from .. import dynamics
-from ..dynamics import SIGNS, best_steps, learnt_steps, pure_counts
+from ..dynamics import SIGNS, best_steps, learnt_medians, learnt_steps, pure_counts
 from ..published import published
 from ..results import Study
-from .claim import Claim, Measurement, claims_in, judge, not_testable
+from ..statistics import Estimate
+from .claim import Claim, Measurement, claims_in, judge, not_testable, share, spread
 
 CHAPTER = "07-learning-dynamics"
 STUDY = "learning_dynamics"
@@ -44,7 +45,10 @@ def final_accuracy(task: str):
         final = final[final["hops"] == 0]["accuracy"]
         verdict = judge((final >= 0.99).all(), final.median() >= 0.9)
         return Measurement(
-            f"median {final.median():.1%}", interval(final * 100, 1).replace(" over", " % over"), verdict
+            f"median {final.median():.1%}",
+            interval(final * 100, 1).replace(" over", " % over"),
+            verdict,
+            (spread(final),),
         )
 
     return measure
@@ -52,23 +56,27 @@ def final_accuracy(task: str):
 
 def hop_order(study: Study) -> Measurement:
     """Measure in how many seeds the number task's hop counts are learnt in the order 1, 2, 3, 4."""
-    learnt = learnt_steps(of_task(study, "accuracy", "number"), LEVEL).pivot(
-        index="seed", columns="hops", values="step"
-    )
-    known = learnt.notna()
+    accuracy = of_task(study, "accuracy", "number")
+    learnt = learnt_steps(accuracy, LEVEL).pivot(index="seed", columns="hops", values="step")
     # A hop count that is never learnt comes after all that are; two such, or a tie, settle no order.
-    filled = learnt.where(known, float("inf"))
+    filled = learnt.fillna(float("inf"))
     gaps = filled.diff(axis=1).iloc[:, 1:]
     ordered = (gaps > 0).all(axis=1)
     reversed_ = int((gaps < 0).any(axis=1).sum())
     tied = len(ordered) - int(ordered.sum()) - reversed_
-    medians = ", ".join("never" if pd.isna(step) else f"{step:,.0f}" for step in learnt.where(known).median())
+    medians = ", ".join(map(step_words, learnt_medians(accuracy, LEVEL)["median"]))
     verdict = judge(ordered.all(), ordered.mean() > 0.5)
     return Measurement(
         f"in order in {ordered.sum()} of {len(ordered)} seeds, tied in {tied}, otherwise in {reversed_}",
         f"median steps {medians}",
         verdict,
+        (share(ordered.sum(), len(ordered)),),
     )
+
+
+def step_words(step: float) -> str:
+    """Return a step in words, that of a level never reached too."""
+    return "never" if pd.isna(step) else f"{step:,.0f}"
 
 
 def first_task(study: Study) -> Measurement:
@@ -77,8 +85,10 @@ def first_task(study: Study) -> Measurement:
     number = learnt[(learnt["task"] == "number") & (learnt["hops"] == 1)].set_index("seed")["step"]
     letter = learnt[learnt["task"] == "letter"].groupby("seed")["step"].min()
     first = number < letter.reindex(number.index).fillna(float("inf"))
-    medians = f"median steps: number {number.median():,.0f}, letter {letter.median():,.0f}"
-    return Measurement(f"in {first.sum()} of {len(first)} seeds", medians, judge(first.all(), first.mean() > 0.5))
+    ends = [step_words(steps.fillna(float("inf")).median()) for steps in (number, letter)]
+    medians = f"median steps: number {ends[0]}, letter's first hop count {ends[1]}"
+    measured, verdict = f"in {first.sum()} of {len(first)} seeds", judge(first.all(), first.mean() > 0.5)
+    return Measurement(measured, medians, verdict, (share(first.sum(), len(first)),))
 
 
 def learnt_step(task: str, hops: int | None, key: str):
@@ -111,7 +121,7 @@ def near_step(steps: pd.Series, paper: float) -> Measurement:
         return Measurement(f"not reached in {missing} of {len(steps)} seeds", known, judge(False))
     inside = steps.min() - STEP_READING <= paper <= steps.max() + STEP_READING
     verdict = judge(inside, paper / 2 <= steps.median() <= paper * 2)
-    return Measurement(f"median step {steps.median():,.0f}", interval(steps), verdict)
+    return Measurement(f"median step {steps.median():,.0f}", interval(steps), verdict, (spread(steps),))
 
 
 def hops_together(study: Study) -> Measurement:
@@ -121,7 +131,7 @@ def hops_together(study: Study) -> Measurement:
     if gap.isna().any():
         return Measurement(f"not all learnt in {int(gap.isna().sum())} of {len(gap)} seeds", "", judge(False))
     verdict = judge((gap <= TOGETHER).all(), gap.median() <= TOGETHER)
-    return Measurement(f"median gap {gap.median():,.0f} steps", interval(gap), verdict)
+    return Measurement(f"median gap {gap.median():,.0f} steps", interval(gap), verdict, (spread(gap),))
 
 
 def start_scores(study: Study) -> Measurement:
@@ -129,12 +139,13 @@ def start_scores(study: Study) -> Measurement:
     scores = study.tables["scores"]
     start = scores[scores["step"] == scores["step"].min()]
     lower = start[["positional", "symbolic"]].min(axis=1)
-    share = (lower >= 0.9).mean()
-    verdict = judge(share == 1, share > 0.5)
+    near = (lower >= 0.9).mean()
+    verdict = judge(near == 1, near > 0.5)
     return Measurement(
-        f"median {lower.median():.2f}; {share:.0%} of heads have both above 0.9",
+        f"median {lower.median():.2f}; {near:.0%} of heads have both above 0.9",
         f"{lower.min():.2f} to {lower.max():.2f} over heads and seeds",
         verdict,
+        (spread(lower),),
     )
 
 
@@ -142,12 +153,13 @@ def start_entropy(study: Study) -> Measurement:
     """Measure the entropy of every head's attention at the start, as a share of the uniform's."""
     scores = study.tables["scores"]
     start = scores[scores["step"] == scores["step"].min()]
-    share = start["entropy"] / math.log(LENGTH)
-    verdict = judge((share >= 0.99).all(), share.median() >= 0.95)
+    uniform = start["entropy"] / math.log(LENGTH)
+    verdict = judge((uniform >= 0.99).all(), uniform.median() >= 0.95)
     return Measurement(
-        f"median {share.median():.1%} of the uniform's entropy",
-        f"{share.min():.1%} to {share.max():.1%} over heads and seeds",
+        f"median {uniform.median():.1%} of the uniform's entropy",
+        f"{uniform.min():.1%} to {uniform.max():.1%} over heads and seeds",
         verdict,
+        (spread(uniform),),
     )
 
 
@@ -159,7 +171,7 @@ def count_of(task: str, gamma: float, kind: str, key: str):
         heads = counts[counts["kind"] == kind]["heads"]
         paper = published(key).value
         verdict = judge(heads.min() <= paper <= heads.max(), abs(heads.mean() - paper) <= 2)
-        return Measurement(f"mean {heads.mean():.1f}", interval(heads), verdict)
+        return Measurement(f"mean {heads.mean():.1f}", interval(heads), verdict, (spread(heads, "mean"),))
 
     return measure
 
@@ -177,19 +189,23 @@ def early_late(study: Study) -> Measurement:
     medians = {kind: heads[heads["kind"] == sign]["layer"].median() for kind, sign in SIGNS.items()}
     words = ", ".join(f"median {kind} layer {layer:g}" for kind, layer in medians.items() if layer == layer)
     verdict = judge(sorted_out == seeds, sorted_out > seeds / 2)
-    return Measurement(f"in {sorted_out} of {seeds} seeds ({both} have heads of both kinds)", words, verdict)
+    measured = f"in {sorted_out} of {seeds} seeds ({both} have heads of both kinds)"
+    return Measurement(measured, words, verdict, (share(sorted_out, seeds),))
 
 
 def positional_layers(study: Study) -> Measurement:
     """Measure which layers end purely positional on the number task at γ = 0.05."""
     heads = ends(study, "number", 0.05)
     paper = published("P2.fig7.number.positional_layers").value
-    positional = heads[heads["kind"] == 1].groupby("layer")["seed"].nunique() / heads["seed"].nunique()
+    seeds = heads["seed"].nunique()
+    positional = heads[heads["kind"] == 1].groupby("layer")["seed"].nunique() / seeds
     usual = sorted(positional[positional > 0.5].index.tolist())
-    words = ", ".join(f"layer {layer} in {share:.0%}" for layer, share in positional.items()) or "none in any seed"
+    words = ", ".join(f"layer {layer} in {part:.0%}" for layer, part in positional.items()) or "none in any seed"
+    everywhere = positional.reindex(sorted(heads["layer"].unique()), fill_value=0.0)
+    estimates = tuple(share(round(part * seeds), seeds) for part in everywhere)
     verdict = judge(usual == paper, bool(set(usual) & set(paper)))
     measured = f"layers {', '.join(map(str, usual))} in most seeds" if usual else "no layer in most seeds"
-    return Measurement(measured, words, verdict)
+    return Measurement(measured, words, verdict, estimates)
 
 
 def layer_zero(study: Study) -> Measurement:
@@ -202,7 +218,8 @@ def layer_zero(study: Study) -> Measurement:
     ranges = ", ".join(f"{end[kind].min():.2f} to {end[kind].max():.2f}" for kind in end)
     mean = end.mean()
     measured = f"mean {mean['positional']:.2f} and {mean['symbolic']:.2f}"
-    return Measurement(measured, f"{ranges} over {len(end)} seeds", verdict)
+    both = tuple(spread(end[kind], "mean") for kind in end)
+    return Measurement(measured, f"{ranges} over {len(end)} seeds", verdict, both)
 
 
 def last_layer(study: Study) -> Measurement:
@@ -215,7 +232,28 @@ def last_layer(study: Study) -> Measurement:
         below = turned.drop(top, errors="ignore")
         # A top layer that is not pure by the end is later than every layer that is.
         late += bool(len(below)) and (top not in turned or turned[top] > below.max())
-    return Measurement(f"layer {top} is last in {late} of {seeds} seeds", "", judge(late == seeds, late > seeds / 2))
+    verdict = judge(late == seeds, late > seeds / 2)
+    return Measurement(f"layer {top} is last in {late} of {seeds} seeds", "", verdict, (share(late, seeds),))
+
+
+def with_purity(task: str):
+    """Measure whether seeds that learn a task later also turn pure later."""
+
+    def measure(study: Study) -> Measurement:
+        table = dynamics.learning_with_purity(
+            of_task(study, "accuracy", task), of_task(study, "heads", task), levels=(0.99,)
+        )
+        row = table.query("gamma == 0.1 and share == 0.5").iloc[0]
+        if pd.isna(row["correlation"]):
+            known = f"{row['seeds']} of {row['seeds'] + row['without']} seeds have both steps"
+            return not_testable(f"no correlation: too few seeds, or steps that do not vary; {known}")()
+        measured = f"rank correlation {row['correlation']:.2f}, lag {row['lag']:+,.0f} steps"
+        words = f"95 % interval {row['low']:.2f} to {row['high']:.2f}; shuffled seeds stay below {row['shuffled']:.2f}"
+        verdict = judge(row["low"] > 0 and row["correlation"] > row["shuffled"], row["correlation"] > row["shuffled"])
+        found = Estimate(row["correlation"], row["low"], row["high"])
+        return Measurement(measured, f"{words} ({row['seeds']} seeds)", verdict, (found,))
+
+    return measure
 
 
 CRITERION_STEP = (
@@ -224,6 +262,10 @@ CRITERION_STEP = (
     f"within the range over seeds, widened by {STEP_READING} for reading a plot; in part if the median is "
     "within a factor "
     "of two"
+)
+CRITERION_BEST = (
+    "the step of the best accuracy. Holds if the paper's lies within the range over seeds, widened by "
+    f"{STEP_READING} for reading a plot; in part if the median is within a factor of two"
 )
 CRITERION_COUNT = (
     "a head is pure if one score is at least 1 − γ and the other at most γ from some evaluation to the end. "
@@ -313,7 +355,7 @@ CLAIMS = (
         "Fig. 2",
         "On the number task the best accuracy comes near step 4,800.",
         "≈ 4,800",
-        CRITERION_STEP,
+        CRITERION_BEST,
         best_step("number", "P2.fig2.number.best_step"),
     ),
     claim(
@@ -321,7 +363,7 @@ CLAIMS = (
         "Fig. 2",
         "On the letter task the best accuracy comes near step 3,400.",
         "≈ 3,400",
-        CRITERION_STEP,
+        CRITERION_BEST,
         best_step("letter", "P2.fig2.letter.best_step"),
     ),
     claim(
@@ -380,6 +422,19 @@ CLAIMS = (
         "at γ = 0.1. Holds if in every seed the top layer turns pure symbolic after all other layers that do, or not "
         "at all; in part if in most",
         last_layer,
+    ),
+    *(
+        claim(
+            f"{task}-with-purity",
+            "abstract",
+            f"On the {task} task successful learning goes with pure heads.",
+            "goes with",
+            "rank correlation over seeds between the step since which validation accuracy is at least 99 % and the "
+            "step since which half of the heads that end pure (γ = 0.1) have been so. Holds if its 95 % interval lies "
+            "above 0 and it exceeds the 95 % quantile under shuffled seeds; in part if only the latter",
+            with_purity(task),
+        )
+        for task in ("number", "letter")
     ),
     Claim(
         id="training-time",

@@ -1,4 +1,4 @@
-"""Claims on the number and letter tasks (chapter 06), checked on drawn sequences."""
+"""Claims on the number and letter tasks, checked on drawn sequences."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Claims of theory (chapters 02 and 04): the audit's verdicts, and what the exact curves say about figure 5A."""
+"""Claims of theory: the verdicts of the audit, and what the exact curves say about figure 5A."""
 
 from ..results import Study
 from ..theory import statements_p1, statements_p2  # noqa: F401  (importing registers the checks)
@@ -25,7 +25,8 @@ def audited(check: Check) -> Claim:
         chapter=EXCLUSION if check.name == "p1_theorem_1" else GEOMETRY,
         statement=check.statement,
         paper_value="stated",
-        criterion="holds if a search finds no counterexample, in part if none is left once a condition is added",
+        criterion="holds if a search finds no counterexample, in part if none is left once a condition is added "
+        "that leaves the statement something to say",
         measure=lambda study: verdict(check, study),
         study="theory",
     )

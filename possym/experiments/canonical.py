@@ -20,6 +20,8 @@ training of the first seed, ``final_query`` and ``final_key`` (seeds, heads, V, 
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -28,6 +30,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ..devices import devices_of, side_by_side
 from ..errors import ConfigError
 from ..models.toy import Member, ToyEnsemble
 from ..results import ExperimentConfig, Study, atomic_write, checkpoint_folder, choose_device
@@ -37,7 +40,8 @@ from ..tasks import IndexTask, PartialInductionTask, RetrievalTask
 from ..training import TokenTable, Trainer, TrainingConfig, evaluation_steps, generator
 
 NAME = "canonical"
-TASKS = ("index", "retrieval", "partial-induction")
+TASK_NAMES = {"index": "Index", "retrieval": "Retrieval", "partial-induction": "Partial induction"}
+TASKS = tuple(TASK_NAMES)
 BASE, GRID = 10000.0, 32  # the frequency grid of a head 64 wide
 CHUNK = 512  # test sequences in one pass
 
@@ -246,7 +250,7 @@ def train(piece: Piece, config: Config, device: torch.device, number: int) -> di
     steps = evaluation_steps(config.steps, config.points)
     traced = traced_heads(piece, config)
 
-    def evaluate(ensemble: ToyEnsemble) -> dict[str, Tensor]:
+    def evaluate(ensemble: ToyEnsemble, step: int) -> dict[str, Tensor]:
         accuracy = test.correct(ensemble, config.test_sequences).float().mean(1)
         query, key = (table[traced, :, 0, :2] for table in ensemble.contents())  # of the first seed
         return {"accuracy": accuracy, "query": query, "key": key}
@@ -258,7 +262,7 @@ def train(piece: Piece, config: Config, device: torch.device, number: int) -> di
         [member.seed for member in model.recipes],
         evaluate=evaluate,
         evaluate_at=steps,
-        checkpoint=checkpoint_folder(NAME, config) / f"{number:02d}-training.safetensors",
+        checkpoint=checkpoint(config, number, "training"),
         description=f"{piece.name} {piece.task}",
     )
     evaluations = trainer.run().evaluations
@@ -307,19 +311,19 @@ def swap_angles(model: ToyEnsemble, test: Sequences, config: Config) -> Tensor:
 
 
 def run(config: Config) -> Study:
-    """Train and measure every piece; finished pieces and half-trained ones are taken from their checkpoints."""
-    device = choose_device(config.device)
-    folder = checkpoint_folder(NAME, config)
+    """Train and measure every piece, side by side on several devices.
+
+    Finished pieces and half-trained ones are taken from their checkpoints.
+    """
+    devices = devices_of(choose_device(config.device))
     tables: dict[str, list[pd.DataFrame]] = {}
     arrays: dict[str, Tensor] = {}
+    numbers = range(len(pieces(config)))
+    side_by_side(
+        partial(finish, config), [n for n in numbers if not checkpoint(config, n, "finished").exists()], devices
+    )
     for number, piece in enumerate(pieces(config)):
-        finished = folder / f"{number:02d}-finished.safetensors"
-        if not finished.exists():
-            found = train(piece, config, device, number)
-            with atomic_write(finished) as path:
-                save_file(found, path)
-            (folder / f"{number:02d}-training.safetensors").unlink()
-        found = load_file(finished)
+        found = load_file(checkpoint(config, number, "finished"))
         for name, table in tabulate(piece, config, found).items():
             tables.setdefault(name, []).append(table)
         if piece.name == "one-angle":
@@ -329,7 +333,21 @@ def run(config: Config) -> Study:
         "traced_ids": [i for i in config.frequency_ids if i in config.few_ids],
         "traced_steps": evaluation_steps(config.steps, config.points),
     }
-    return Study(joined, arrays, {"seeds": list(range(config.seed, config.seed + config.seeds)), **settings})
+    seeds = list(range(config.seed, config.seed + config.seeds))
+    return Study(joined, arrays, {"seeds": seeds, "devices": len(devices), **settings})
+
+
+def finish(config: Config, number: int, device: torch.device) -> None:
+    """Train and measure a piece, and leave what was found in its file."""
+    found = train(pieces(config)[number], config, device, number)
+    with atomic_write(checkpoint(config, number, "finished")) as path:
+        save_file(found, path)
+    checkpoint(config, number, "training").unlink()
+
+
+def checkpoint(config: Config, number: int, state: str) -> Path:
+    """Return the file of a piece in training, or finished."""
+    return checkpoint_folder(NAME, config) / f"{number:02d}-{state}.safetensors"
 
 
 def tabulate(piece: Piece, config: Config, found: dict[str, Tensor]) -> dict[str, pd.DataFrame]:

@@ -11,42 +11,62 @@ Tables of the study (steps count updates, hops = 0 means all together):
   standard deviations over sequences, entropy in nats
 - ``heads``: task, seed, layer, head, gamma, kind, since: pure heads at the end, see `pure_heads`
 - ``training``: task, seed, step, loss, accuracy; means over the `WINDOW` updates up to ``step``
-- ``timing``: task, phase, seconds
-Arrays: the final weights of the first member of each task in float16, named task.parameter; `trained_model`
+- ``timing``: task, learning_rate, phase, seconds
+- ``variants``: task, seed, step, layer, head, query, temperature, positional, symbolic: the scores with other
+  temperatures and with the query at other places, see `score_variants`; every `THINNED` th evaluation and the last
+- ``rate_accuracy``, ``rate_scores``: as ``accuracy`` and ``scores``, of fewer members trained at other learning
+  rates; a column learning_rate
+Arrays: the final weights of the first `STORED` members of each task in float16, named task.parameter; `trained_model`
 makes a model of them.
 
 Source: 2605.31558, section 3.1 and appendices C and E.
 """
 
+import dataclasses
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from ..devices import devices_of
 from ..errors import ConfigError, InputError, need
-from ..models.gptj import GPTJConfig, GPTJEnsemble
-from ..results import ExperimentConfig, Study, checkpoint_folder, choose_device
-from ..scores import purity, relocated_logits, swap_scores
-from ..tasks import Batch, LetterTask, NumberTask
-from ..training import TokenTable, Trainer, TrainingConfig, evaluation_steps, generator
+from ..models.ensemble import Ensemble, causal_attention
+from ..models.gptj import GPTJEnsemble
+from ..results import Study, checkpoint_folder, choose_device
+from ..scores import purity, relocated_logits, scores_by_temperature, swap_scores
+from ..tasks import Batch
+from ..training import evaluation_steps, generator, training_dtype
+from .ensembles import (
+    SMOKE,
+    TASKS,
+    EnsembleConfig,
+    accuracy_by_hops,
+    draw,
+    held_out,
+    pieces,
+    task_named,
+    train,
+)
 
 NAME = "learning_dynamics"
-TASKS = {"number": NumberTask, "letter": LetterTask}
 WINDOW = 25
+THINNED = 4
+STORED = 2
+QUERIES = ("last", "path", "all")
+VARIANTS = ("variant_positional", "variant_symbolic")
 GAMMAS = (0.1, 0.05)
-MEMORY = 2 * 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ExperimentConfig):
+class Config(EnsembleConfig):
     """Settings of the study; the defaults are the papers' setting where they state one.
-
-    Members are seeded ``seed``, ``seed`` + 1, …; sequences are counted per member.
 
     Raises:
         ConfigError: an unknown task, hops outside 1 to 4, or sizes that cannot be trained.
@@ -55,39 +75,26 @@ class Config(ExperimentConfig):
     6750
     """
 
-    tasks: tuple[str, ...] = ("number", "letter")
-    members: int = 8
-    layers: int = 12
-    heads: int = 1
-    width: int = 128
-    dropout: float = 0.1
-    hops: tuple[int, ...] = (1, 2, 3, 4)
-    training_sequences: int = 432_000
     validation_sequences: int = 2_400
     test_sequences: int = 45_600
     scored_sequences: int = 1_000
-    steps: int = 6_750
-    batch: int = 64
-    learning_rate: float = 1e-4
-    warmup: int = 750
-    points: int = 64
+    points: int = 100
     temperature: float = 1e-4
+    variant_sequences: int = 48
+    temperatures: tuple[float, ...] = (1e-4, 1e-2, 1e-1)
+    other_rates: tuple[float, ...] = (3e-4, 1e-3)
+    other_members: int = 8
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {
-            "members": 2,
-            "layers": 2,
-            "width": 48,
-            "dropout": 0.0,
-            "hops": (1, 2),
-            "training_sequences": 25_600,
+            **SMOKE,
             "validation_sequences": 200,
             "test_sequences": 400,
             "scored_sequences": 50,
-            "steps": 400,
-            "learning_rate": 3e-3,
-            "warmup": 40,
             "points": 9,
+            "variant_sequences": 10,
+            "other_rates": (6e-3,),
+            "other_members": 1,
         },
         "paper": {},
     }
@@ -95,37 +102,31 @@ class Config(ExperimentConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot run, before it runs."""
         super().__post_init__()
-        if not self.tasks or len(set(self.tasks)) < len(self.tasks) or not set(self.tasks) <= TASKS.keys():
-            raise ConfigError(f"tasks = {self.tasks!r}: give one or more of {', '.join(TASKS)}, each once")
-        if not self.hops or list(self.hops) != sorted(set(self.hops)) or not set(self.hops) <= {1, 2, 3, 4}:
-            raise ConfigError(f"hops = {self.hops!r}: give ascending numbers from 1 to 4")
-        for name in ("training_sequences", "validation_sequences", "test_sequences", "scored_sequences"):
-            if getattr(self, name) < len(self.hops):
-                raise ConfigError(f"{name} = {getattr(self, name)}: give at least one for each of {self.hops} hops")
-        if self.members < 1:
-            raise ConfigError(f"members = {self.members}: give a whole number from 1")
-        if not self.temperature > 0:
-            raise ConfigError(f"temperature = {self.temperature}: give a positive number")
-        self.model(vocabulary_size=1)
-        self.training()
-        evaluation_steps(self.steps, self.points)
-        if self.steps * self.batch > self.training_sequences:
+        self.need_sequences("validation_sequences", "test_sequences", "scored_sequences", "variant_sequences")
+        for temperature in (self.temperature, *self.temperatures):
+            if not temperature > 0:
+                raise ConfigError(f"temperature = {temperature}: give a positive number")
+        if not 1 <= self.other_members <= self.members:
             raise ConfigError(
-                f"steps = {self.steps} with batch = {self.batch} need {self.steps * self.batch} training sequences, "
-                f"training_sequences = {self.training_sequences}: each is read once"
+                f"other_members = {self.other_members}: give a number from 1 to {self.members}, the members"
             )
+        evaluation_steps(self.steps, self.points)
+        for rate in self.other_rates:
+            self.at_rate(rate)
 
-    def model(self, vocabulary_size: int) -> GPTJConfig:
-        """Return the sizes of the models."""
-        return GPTJConfig(vocabulary_size, self.layers, self.heads, self.width, dropout=self.dropout)
-
-    def training(self) -> TrainingConfig:
-        """Return how they are trained."""
-        return TrainingConfig(self.steps, self.batch, self.learning_rate, warmup=self.warmup)
-
-    def seeds(self) -> list[int]:
-        """Return the members' seeds."""
-        return list(range(self.seed, self.seed + self.members))
+    def at_rate(self, learning_rate: float) -> Self:
+        """Return this configuration with another learning rate, fewer members, a quarter of the points, no variants."""
+        if learning_rate == self.learning_rate:
+            raise ConfigError(f"other_rates holds {learning_rate:g}, the learning rate itself: leave it out")
+        return dataclasses.replace(
+            self,
+            learning_rate=learning_rate,
+            members=self.other_members,
+            points=max(self.points // 4, 2),
+            temperatures=(),
+            other_rates=(),
+            other_members=1,
+        )
 
 
 def run(config: Config) -> Study:
@@ -133,47 +134,37 @@ def run(config: Config) -> Study:
     device = choose_device(config.device)
     tables: dict[str, list[pd.DataFrame]] = {}
     arrays = {}
+    folder = checkpoint_folder(NAME, config)
     for name in config.tasks:
-        task_tables, weights = run_task(name, config, device)
-        for table, frame in task_tables.items():
-            frame.insert(0, "task", name)
-            tables.setdefault(table, []).append(frame)
-        arrays |= {f"{name}.{key}": weight for key, weight in weights.items()}
+        found, model = run_task(name, config, device, folder / name)
+        arrays |= {f"{name}.{key}": p[:STORED].detach().half().cpu() for key, p in model.named_parameters()}
+        del model
+        for rate in config.other_rates:
+            other, _ = run_task(name, config.at_rate(rate), device, folder / f"{name}-{rate:g}")
+            for table in ("accuracy", "scores"):
+                found[f"rate_{table}"] = found.get(f"rate_{table}", []) + other[table]
+            found["timing"] += other["timing"]
+        for table, frames in found.items():
+            for frame in frames:
+                frame.insert(0, "task", name)
+            tables.setdefault(table, []).extend(frames)
     joined = {table: pd.concat(frames, ignore_index=True) for table, frames in tables.items()}
+    for table in ("accuracy", "scores", "training", "variants"):
+        del joined[table]["learning_rate"]
     joined["heads"] = pd.concat([pure_heads(joined["scores"], gamma) for gamma in GAMMAS], ignore_index=True)
-    return Study(joined, arrays, {"seeds": config.seeds()})
+    return Study(joined, arrays, {"seeds": config.seeds(), "devices": len(devices_of(device))})
 
 
-def run_task(name: str, config: Config, device: torch.device) -> tuple[dict[str, pd.DataFrame], dict[str, Tensor]]:
-    """Train one task's members; return its tables and the first member's weights in float16."""
+def run_task(
+    name: str, config: Config, device: torch.device, checkpoints: Path
+) -> tuple[dict[str, list[pd.DataFrame]], GPTJEnsemble]:
+    """Train one task's members; return their tables, each with a column learning_rate, and themselves."""
     clock = time.perf_counter()
-    task = TASKS[name]()
-    seeds = config.seeds()
-    splits = [
-        tuple(draw(task, size, config.hops, source) for size in sizes(config))
-        for source in (generator(seed, "data", device) for seed in seeds)
-    ]
-    training, validation, test = (stack(batches) for batches in zip(*splits, strict=True))
-    scored = draw(task, config.scored_sequences, config.hops, generator(config.seed, "held-out", device)).tokens
-    source = TokenTable(training.tokens, training.answer, config.batch)
-    del splits, training
-    model = GPTJEnsemble(config.model(len(task.vocabulary)), seeds).to(device)
+    validation, test = held_out(name, config, device, config.validation_sequences, config.test_sequences)
     prepared = time.perf_counter() - clock
-
-    def evaluate(model: GPTJEnsemble) -> dict[str, Tensor]:
-        return {**accuracy_by_hops(model, validation, config.hops), **score_heads(model, scored, config.temperature)}
-
     points = evaluation_steps(config.steps, config.points)
-    result = Trainer(
-        model,
-        source,
-        config.training(),
-        seeds,
-        evaluate=evaluate,
-        evaluate_at=points,
-        checkpoint=checkpoint_folder(NAME, config) / f"{name}.safetensors",
-        description=f"{name} task, {config.members} members",
-    ).run()
+    measured = partial(evaluation, name, config)
+    model, result = train(name, config, device, checkpoints, evaluation=measured, evaluate_at=points)
     clock = time.perf_counter()
     final = {key: value[None] for key, value in accuracy_by_hops(model, test, config.hops).items()}
     phases = {
@@ -182,74 +173,54 @@ def run_task(name: str, config: Config, device: torch.device) -> tuple[dict[str,
         "evaluation": result.seconds_evaluation,
         "test": time.perf_counter() - clock,
     }
+    seeds = config.seeds()
     tables = {
-        "accuracy": pd.concat(
-            [
-                accuracy_table(result.evaluations, points, seeds, "validation", validation, config.hops),
-                accuracy_table(final, [config.steps], seeds, "test", test, config.hops),
-            ],
-            ignore_index=True,
-        ),
-        "scores": score_table(result.evaluations, points, seeds),
-        "training": training_table(result.losses, result.accuracies, seeds),
-        "timing": pd.DataFrame({"phase": phases.keys(), "seconds": [round(s, 3) for s in phases.values()]}),
+        "accuracy": [
+            accuracy_table(result.evaluations, points, seeds, "validation", validation, config.hops),
+            accuracy_table(final, [config.steps], seeds, "test", test, config.hops),
+        ],
+        "scores": [score_table(result.evaluations, points, seeds)],
+        "variants": [variant_table(result.evaluations, points, seeds, config.temperatures)],
+        "training": [training_table(result.losses, result.accuracies, seeds)],
+        "timing": [pd.DataFrame({"phase": phases.keys(), "seconds": [round(s, 3) for s in phases.values()]})],
     }
-    weights = {key: p[:1].detach().half().cpu() for key, p in model.named_parameters()}
-    return tables, weights
+    for frames in tables.values():
+        for frame in frames:
+            frame.insert(0, "learning_rate", config.learning_rate)
+    return tables, model
 
 
-def sizes(config: Config) -> tuple[int, int, int]:
-    """Return the numbers of training, validation and test sequences."""
-    return config.training_sequences, config.validation_sequences, config.test_sequences
+def evaluation(
+    name: str, config: Config, seeds: Sequence[int], device: torch.device
+) -> Callable[[Ensemble, int], dict[str, Tensor]]:
+    """Return what measures the members with these seeds on the way; variants are NaN away from `thinned` points."""
+    (validation,) = held_out(name, config, device, config.validation_sequences, seeds=seeds)
+    shared = generator(config.seed, "held-out", device)
+    scored, varied = (
+        draw(task_named(name), count, config.hops, shared)
+        for count in (config.scored_sequences, config.variant_sequences)
+    )
+
+    points = evaluation_steps(config.steps, config.points)
+    kept = {points[index] for index in thinned(points)}
+    shape = len(seeds), config.layers, config.heads, len(QUERIES), len(config.temperatures)
+
+    def evaluate(model: Ensemble, step: int) -> dict[str, Tensor]:
+        variants = (
+            score_variants(model, varied, config.temperatures)
+            if step in kept and config.temperatures
+            else dict.fromkeys(VARIANTS, torch.full(shape, math.nan, dtype=torch.float64))
+        )
+        return {
+            **accuracy_by_hops(model, validation, config.hops, training_dtype(device)),
+            **score_heads(model, scored.tokens, config.temperature),
+            **variants,
+        }
+
+    return evaluate
 
 
-def draw(task: NumberTask | LetterTask, count: int, hops: Sequence[int], source: torch.Generator) -> Batch:
-    """Draw sequences with these hops in equal share (counts differ by at most one), shuffled."""
-    shares = [count // len(hops) + (index < count % len(hops)) for index in range(len(hops))]
-    parts = [task.sample(share, hops=h, generator=source) for share, h in zip(shares, hops, strict=True)]
-    order = torch.randperm(count, generator=source, device=source.device)
-    return Batch(*(torch.cat([getattr(part, field) for part in parts])[order] for field in Batch._fields))
-
-
-def stack(batches: Sequence[Batch]) -> Batch:
-    """Put the members' batches behind one leading axis."""
-    return Batch(*(torch.stack(tensors) for tensors in zip(*batches, strict=True)))
-
-
-def pieces(tokens: Tensor, bytes_each: int) -> Iterator[slice]:
-    """Yield slices over the sequences that keep what each of them takes within `MEMORY`."""
-    step = max(1, MEMORY // bytes_each)
-    count = tokens.shape[-2]
-    return (slice(start, min(start + step, count)) for start in range(0, count, step))
-
-
-def accuracy_by_hops(model: GPTJEnsemble, batch: Batch, hops: Sequence[int]) -> dict[str, Tensor]:
-    """Return ``accuracy`` and ``loss`` (E, 1 + hops): all together first, then each number of hops.
-
-    Args:
-        model: the ensemble.
-        batch: its fields with a leading member axis, (E, N, …).
-        hops: which to tell apart.
-    """
-    length = batch.tokens.shape[-1]
-    bytes_each = 4 * model.members * length * (40 * model.config.width + 4 * model.config.heads * length)
-    losses, correct = [], []
-    for rows in pieces(batch.tokens, bytes_each):
-        with torch.no_grad():
-            logits = model(batch.tokens[:, rows])
-        answer = batch.answer[:, rows]
-        losses.append(F.cross_entropy(logits.flatten(0, 1), answer.flatten(), reduction="none").view_as(answer))
-        correct.append((logits.argmax(-1) == answer).float())
-    chosen = torch.stack([torch.ones_like(batch.hops, dtype=torch.bool), *(batch.hops == h for h in hops)], 1)
-    chosen = chosen.double()  # (E, 1 + hops, N); in float32 a mean of 45,600 ones falls short of 1
-    count = chosen.sum(-1)
-    return {
-        name: (chosen @ torch.cat(values, 1).double().unsqueeze(-1)).squeeze(-1) / count
-        for name, values in (("accuracy", correct), ("loss", losses))
-    }
-
-
-def score_heads(model: GPTJEnsemble, tokens: Tensor, temperature: float) -> dict[str, Tensor]:
+def score_heads(model: Ensemble, tokens: Tensor, temperature: float) -> dict[str, Tensor]:
     """Return scores of every head over sequences, query at the last place, each (E, L, H).
 
     The keys before the last place move; the last token's own key is attended but stays. Means are called
@@ -275,7 +246,7 @@ def score_heads(model: GPTJEnsemble, tokens: Tensor, temperature: float) -> dict
             query_position=own,
             positions=torch.arange(own),
             frequencies=config.frequencies,
-            layout="interleaved",
+            layout=model.layout,
         )
         unmoved = (queries * keys[..., own, :]).sum(-1, keepdim=True) * config.head_width**-0.5
         found.append(torch.stack(swap_scores(relocated, extra_logits=unmoved, temperature=temperature)))
@@ -287,6 +258,75 @@ def score_heads(model: GPTJEnsemble, tokens: Tensor, temperature: float) -> dict
         "symbolic_sd": symbolic.std(2, correction=0),
         "entropy": entropy.mean(2),
     }
+
+
+def score_variants(model: Ensemble, batch: Batch, temperatures: Sequence[float]) -> dict[str, Tensor]:
+    """Return the mean scores of every head with the query at other places and with other temperatures.
+
+    Each query's earlier keys move, at least two. `QUERIES`: ``last`` is the last place; ``path`` the places from
+    which the path jumps, the last one included; ``all`` every place.
+
+    Args:
+        model: the ensemble.
+        batch: (B, T) sequences that all members read.
+        temperatures: τ of the weights over swaps.
+
+    Returns:
+        ``variant_positional`` and ``variant_symbolic``, each (E, L, H, queries, temperatures).
+    """
+    layers = []
+
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        layers.append((query, key))
+        return causal_attention(query, key, value, frequencies=model.config.frequencies, layout=model.layout)
+
+    length = batch.tokens.shape[-1]
+    jumps = torch.zeros(batch.tokens.shape, dtype=torch.bool, device=batch.tokens.device)
+    from_here = batch.path[:, :-1].clamp(min=0)
+    jumps.scatter_(1, from_here, batch.path[:, 1:] >= 0)
+    sums = dict.fromkeys(VARIANTS, 0.0)
+    counts = torch.zeros(len(QUERIES), dtype=torch.float64, device=batch.tokens.device)
+    with torch.no_grad():
+        model(batch.tokens, attend=attend, all_places=True)
+        queries, keys = (torch.stack([each[k].transpose(2, 3) for each in layers], 1) for k in (0, 1))
+        places = torch.arange(length, device=batch.tokens.device)
+        asked = torch.stack([(places == length - 1).expand_as(jumps), jumps, torch.ones_like(jumps)]).double()
+        for place in range(2, length):
+            chosen = asked[..., place]  # (queries, B)
+            relocated = relocated_logits(
+                queries[..., place, :],
+                keys[..., :place, :],
+                query_position=place,
+                positions=torch.arange(place),
+                frequencies=model.config.frequencies,
+                layout=model.layout,
+            )
+            own = (queries[..., place, :] * keys[..., place, :]).sum(-1, keepdim=True) * model.config.head_width**-0.5
+            found = scores_by_temperature(relocated, own, temperatures)
+            for kind, values in zip(VARIANTS, found, strict=True):
+                sums[kind] = sums[kind] + torch.einsum("telbh,qb->elhqt", values.double(), chosen)
+            counts += chosen.sum(1)
+    return {kind: total / counts[:, None] for kind, total in sums.items()}
+
+
+def variant_table(
+    values: dict[str, Tensor], points: Sequence[int], seeds: Sequence[int], temperatures: Sequence[float]
+) -> pd.DataFrame:
+    """Return what `score_variants` found (points, E, L, H, queries, temperatures) as a table, thinned."""
+    kept = thinned(points)
+    chosen = {name.removeprefix("variant_"): values[name][kept] for name in VARIANTS}
+    layers, heads = chosen["positional"].shape[2:4]
+    axes = {"step": [points[k] for k in kept], "seed": seeds, "layer": range(layers), "head": range(heads)}
+    return tidy(chosen, axes | {"query": QUERIES, "temperature": temperatures})
+
+
+def thinned(points: Sequence[int]) -> list[int]:
+    """Return which of the points have variants scored: every `THINNED` th and the last.
+
+    >>> thinned(range(10, 17))
+    [0, 4, 6]
+    """
+    return [index for index in range(len(points)) if index % THINNED == 0 or index == len(points) - 1]
 
 
 def tidy(values: dict[str, Tensor], axes: dict[str, Sequence[Any]]) -> pd.DataFrame:
@@ -362,11 +402,11 @@ def pure_heads(scores: pd.DataFrame, gamma: float) -> pd.DataFrame:
     return table
 
 
-def trained_model(study: Study, config: Config, task: str) -> GPTJEnsemble:
-    """Return the first member that a study trained on a task, as an ensemble of one in float32, on the CPU.
+def trained_model(study: Study, config: Config, task: str, member: int = 0) -> GPTJEnsemble:
+    """Return a member that a study trained on a task, as an ensemble of one in float32, on the CPU.
 
     Raises:
-        InputError: the study holds no such model.
+        InputError: the study holds no such model; it keeps the first `STORED` members.
     """
     need(study, Study, "study")
     need(config, Config, "config")
@@ -374,4 +414,9 @@ def trained_model(study: Study, config: Config, task: str) -> GPTJEnsemble:
     weights = {key.removeprefix(f"{task}."): w for key, w in study.arrays.items() if key.startswith(f"{task}.")}
     if task not in TASKS or not weights:
         raise InputError(f"task = {task!r}: this study holds {', '.join(config.tasks)}")
-    return GPTJEnsemble.from_weights(config.model(len(TASKS[task]().vocabulary)), weights)
+    need(member, int, "member")
+    kept = len(weights["embedding"])
+    if not 0 <= member < kept:
+        raise InputError(f"member = {member}: this study keeps the weights of members 0 to {kept - 1}")
+    own = {key: weight[member : member + 1] for key, weight in weights.items()}
+    return GPTJEnsemble.from_weights(config.model(len(TASKS[task]().vocabulary)), own)

@@ -19,7 +19,7 @@ Source: 2511.11579, section 3 to 5; 2605.31558, sections 3 to 5 and appendix F.
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import ClassVar
 
 import pandas as pd
@@ -106,6 +106,8 @@ class Config(ExperimentConfig):
     def __post_init__(self) -> None:
         """Refuse sizes that leave nothing to compute."""
         super().__post_init__()
+        if empty := [entry.name for entry in fields(self) if getattr(self, entry.name) == ()]:
+            raise ConfigError(f"{empty[0]} = (): give at least one")
         for name, least in (("longest", 3), ("measured", 3), ("turn_steps", 1), ("random_heads", 1), ("sequences", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} = {getattr(self, name)}: give at least {least}")

@@ -7,8 +7,9 @@ What it does:
 - one batched product per kind of weight serves all members, and parameters are stacked over layers too, so a
   forward, a backward, a clip or an optimiser step costs few kernels;
 - logits, softmax and the residual stream in float32, the large products in the dtype asked for;
-- dropout from one mask a step, drawn by the caller, so that it is the same for a member whatever E is;
+- dropout masks hashed from a member's key of the step (`possym.dropout`), so the same for it whatever E is;
 - queries and keys before rotation of every layer in one forward (`GPTJEnsemble.trace`);
+- the attention of any layer replaced by a function of its queries, keys and values (``attend``);
 - one member to and from `transformers.GPTJForCausalLM`.
 
 Sizes: E members, B sequences, T places, C width, H heads, D = C/H head width, L layers, V vocabulary.
@@ -16,31 +17,26 @@ Two rewritings keep the step short and change no result: LayerNorm's gain and bi
 weights that read it, and dropout's factor 1/(1 − p) into the weights that follow the dropped values.
 """
 
-import dataclasses
 import functools
-import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..errors import ConfigError, InputError, ResultsError, UnsupportedModelError, need
-from ..results import atomic_write
+from ..dropout import kept, later
+from ..errors import ConfigError, InputError, UnsupportedModelError, need
 from ..rope import frequencies
+from .ensemble import Attend, Ensemble, Lookup, Sizes, causal_attention, compiled, need_size, project
 
 if TYPE_CHECKING:
     from transformers import GPTJForCausalLM
 
 
 @dataclass(frozen=True)
-class GPTJConfig:
+class GPTJConfig(Sizes):
     """Sizes of a GPT-J model. ``rotary_dim=None`` turns the whole head width.
 
     Raises:
@@ -52,31 +48,13 @@ class GPTJConfig:
     128
     """
 
-    vocabulary_size: int
-    layers: int = 12
-    heads: int = 1
-    width: int = 128
     rotary_dim: int | None = None
     mlp_ratio: int = 4
-    dropout: float = 0.1
-    init_std: float = 0.02
-    base: float = 10000.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a model."""
-        for name in ("vocabulary_size", "layers", "heads", "width", "mlp_ratio"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} = {value!r}: give a whole number from 1")
-        for name, low, high in (("dropout", 0.0, 1.0), ("init_std", 0.0, math.inf), ("base", 1.0, math.inf)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < high:
-                raise ConfigError(f"{name} = {value!r}: give a number from {low} to below {high}")
-        if self.width % self.heads or self.head_width % 2:
-            raise ConfigError(
-                f"width = {self.width}, heads = {self.heads}: the width must be an even multiple of the heads, since "
-                "RoPE pairs the dimensions of a head"
-            )
+        super().__post_init__()
+        need_size("mlp_ratio", self.mlp_ratio)
         turned = self.rotary_dim
         if turned is not None and (isinstance(turned, bool) or not isinstance(turned, int)):
             raise ConfigError(f"rotary_dim = {turned!r}: give an even whole number, or None for the head width")
@@ -84,33 +62,19 @@ class GPTJConfig:
             raise ConfigError(f"rotary_dim = {turned}: give an even number from 2 to the head width {self.head_width}")
 
     @property
-    def head_width(self) -> int:
-        """D, the dimensions of one head."""
-        return self.width // self.heads
-
-    @property
     def frequencies(self) -> Tensor:
         """(F,) float64 angles of the RoPE planes in radians a position, fastest first."""
         return frequencies(self.rotary_dim or self.head_width, self.base)
 
 
-class Trace(NamedTuple):
-    """Contents before rotation: the last place's queries (E, L, B, H, D), keys (E, L, B, H, T, D); logits (E, B, V)."""
-
-    queries: Tensor
-    keys: Tensor
-    logits: Tensor
-
-
-class GPTJEnsemble(nn.Module):
+class GPTJEnsemble(Ensemble):
     """E GPT-J models of one size, each started from its own seed.
 
-    Every parameter has the member axis first and, within blocks, the layer axis second; weights multiply from
-    the right (in, out). A member's start depends on its own seed alone, not on E or the device.
+    Axes of parameters, `forward`, `trace` and the rest are those of `possym.models.ensemble.Ensemble`.
 
     Args:
         config: sizes.
-        seeds: one whole number from 0 a member.
+        seeds: one whole number from 0 to below 2³² a member (torch's CPU generator tells no more apart).
 
     Raises:
         InputError: seeds that are no whole numbers from 0, or none.
@@ -122,108 +86,24 @@ class GPTJEnsemble(nn.Module):
     torch.Size([2, 3, 10])
     """
 
-    def __init__(self, config: GPTJConfig, seeds: Sequence[int]):
-        """Draw the weights: normal with ``config.init_std``, biases 0, gains 1."""
-        super().__init__()
-        if not isinstance(config, GPTJConfig):
-            raise InputError(f"config is a {type(config).__name__}: give a GPTJConfig")
-        need(seeds, (list, tuple, range), "seeds")
-        seeds = list(seeds)
-        if not seeds or any(isinstance(s, bool) or not isinstance(s, int) or not 0 <= s < 2**63 for s in seeds):
-            raise InputError(f"seeds = {seeds!r}: give one whole number from 0 for each member")
-        self.config = config
-        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        for name, shape in parameter_shapes(config).items():
-            if name.endswith("_gain"):
-                value = torch.ones(len(seeds), *shape)
-            elif name.endswith("_bias"):
-                value = torch.zeros(len(seeds), *shape)
-            else:
-                value = torch.stack([torch.randn(shape, generator=g) for g in generators]) * config.init_std
-            self.register_parameter(name, nn.Parameter(value))
+    Config = GPTJConfig
+    layout = "interleaved"
 
-    @property
-    def members(self) -> int:
-        """E, the number of models."""
-        return len(self.embedding)
+    @staticmethod
+    def shapes(config: GPTJConfig) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of one member's parameters by name."""
+        return parameter_shapes(config)
 
-    @property
-    def dropout(self) -> float:
-        """The probability of dropping a value in training."""
-        return self.config.dropout
-
-    def mask_shape(self, batch: int, length: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes, for one member, of the dropout masks of a training step by name."""
-        layers, heads, width = self.config.layers, self.config.heads, self.config.width
-        return {
-            "embedding": (batch, length, width),
-            "attention": (layers, batch, heads, length, length),
-            "attention_output": (layers, batch, length, width),
-            "mlp_output": (layers, batch, length, width),
-        }
-
-    def mask_size(self, batch: int, length: int) -> int:
-        """Return how many booleans one member's dropout takes in a step; 0 where dropout is 0."""
-        if self.dropout == 0:
-            return 0
-        return sum(math.prod(shape) for shape in self.mask_shape(batch, length).values())
-
-    def forward(
-        self,
-        tokens: Tensor,
-        *,
-        keep: Tensor | None = None,
-        all_places: bool = False,
-        dtype: torch.dtype = torch.float32,
+    def compute(
+        self, tokens: Tensor, dropout_keys: Tensor | None, all_places: bool, dtype: torch.dtype, attend: Attend | None
     ) -> Tensor:
-        """Return the logits of the last place (E, B, V), or of all places (E, B, T, V).
-
-        Args:
-            tokens: (E, B, T) int64 token ids, or (B, T) that all members read.
-            keep: (E, ``mask_size(B, T)``) booleans, True where dropout keeps a value; None drops nothing.
-            all_places: also compute the last layer away from the last place.
-            dtype: of the products with weights; everything else is float32.
-
-        Raises:
-            InputError: tokens or masks of the wrong shape, dtype or range.
-        """
-        return self._run(tokens, keep, all_places, dtype, None)
-
-    def trace(self, tokens: Tensor, *, dtype: torch.dtype = torch.float32) -> Trace:
-        """Return queries of the last place and all keys of every layer, before rotation, and the logits.
-
-        Memory grows with E · L · B · T · C: feed long or many sequences in pieces.
-
-        >>> model = GPTJEnsemble(GPTJConfig(vocabulary_size=10, layers=2, width=8, heads=2), seeds=[0])
-        >>> trace = model.trace(torch.zeros(3, 5, dtype=torch.int64))
-        >>> trace.queries.shape, trace.keys.shape
-        (torch.Size([1, 2, 3, 2, 4]), torch.Size([1, 2, 3, 2, 5, 4]))
-        """
-        contents: list[tuple[Tensor, Tensor]] = []
-        logits = self._run(tokens, None, False, dtype, contents)
-        queries = torch.stack([query[:, :, -1] for query, _ in contents], 1)
-        keys = torch.stack([key.transpose(2, 3) for _, key in contents], 1)
-        return Trace(queries, keys, logits)
-
-    def _run(
-        self,
-        tokens: Tensor,
-        keep: Tensor | None,
-        all_places: bool,
-        dtype: torch.dtype,
-        contents: list[tuple[Tensor, Tensor]] | None,
-    ) -> Tensor:
+        """Return what `forward` returns, of arguments that it has checked, tokens (E, B, T)."""
         config = self.config
-        need(all_places, bool, "all_places")
-        if dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            raise InputError(f"dtype = {dtype!r}: give torch.float32, torch.bfloat16 or torch.float16")
-        tokens = self._check_tokens(tokens)
-        E, B, T = tokens.shape
-        C, H, D, L = config.width, config.heads, config.head_width, config.layers
-        masks = self._masks(keep, B, T)
-        grown = 1.0 if keep is None else 1 / (1 - config.dropout)
-        turn = rotation(T, config.rotary_dim or D, D, config.base, tokens.device)
-        causal = torch.full((T, T), -math.inf, device=tokens.device).triu(1)
+        _, B, T = tokens.shape
+        C, L = config.width, config.layers
+        dropped = config.dropout if dropout_keys is not None else 0.0
+        grown = 1 / (1 - dropped)
+        run = compiled(block) if tokens.is_cuda and torch.is_grad_enabled() and attend is None else block
 
         # Weights of all layers at once, in an order that lets the last layer split off what all places need.
         entry = torch.cat([self.key, self.value, self.query, self.mlp_in], -1)  # (E, L, C, 7C) at mlp_ratio 4
@@ -236,130 +116,25 @@ class GPTJEnsemble(nn.Module):
         mlp_output_bias = (self.mlp_output_bias * grown).to(dtype).unsqueeze(-2).unbind(1)
 
         x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
-        if keep is not None:
-            x = x * masks["embedding"]
+        if dropped:
+            x = x * kept(dropout_keys, 0, (B, T, C), dropped)
         for layer in range(L):
-            cut = layer == L - 1 and not all_places and T > 1
-            normed = F.layer_norm(x, (C,)).to(dtype)
-            if cut:
-                seen = project(normed, entry[layer][..., : 2 * C], entry_bias[layer][..., : 2 * C])
-                asked = project(normed[:, :, -1:], entry[layer][..., 2 * C :], entry_bias[layer][..., 2 * C :])
-                key, value = seen.split(C, -1)
-                query, hidden = asked.split([C, asked.shape[-1] - C], -1)
-                x = x[:, :, -1:]
-            else:
-                joint = project(normed, entry[layer], entry_bias[layer])
-                key, value, query, hidden = joint.split([C, C, C, joint.shape[-1] - 3 * C], -1)
-            Q = query.shape[2]  # places that ask: T, or 1
-            query, key, value = (each.float().unflatten(-1, (H, D)) for each in (query, key, value))
-            if contents is not None:
-                contents.append((query, key))
-            query = complex_rotate(query, turn[T - Q :])
-            key = complex_rotate(key, turn)
-            query, key, value = (each.transpose(2, 3).reshape(E * B * H, -1, D) for each in (query, key, value))
-            attention = torch.baddbmm(
-                causal[T - Q :].expand(E * B * H, Q, T), query, key.transpose(1, 2), alpha=D**-0.5
-            ).softmax(-1)
-            if keep is not None:
-                attention = attention * masks["attention"][:, layer, :, :, T - Q :].reshape(E * B * H, Q, T)
-            mixed = (attention @ value).unflatten(0, (E, B, H)).transpose(2, 3).reshape(E, B * Q, C).to(dtype)
-            attended = (mixed @ attention_output[layer]).unflatten(1, (B, Q))
-            processed = project(F.gelu(hidden, approximate="tanh"), mlp_output[layer], mlp_output_bias[layer])
-            if keep is not None:
-                attended = attended * masks["attention_output"][:, layer, :, T - Q :]
-                processed = processed * masks["mlp_output"][:, layer, :, T - Q :]
-            x = x + attended + processed
+            x = run(
+                x,
+                (entry[layer], entry_bias[layer]),
+                (attention_output[layer], mlp_output[layer], mlp_output_bias[layer]),
+                self.angles,
+                heads=config.heads,
+                cut=layer == L - 1 and not all_places and T > 1,
+                dropped=dropped,
+                keys=later(dropout_keys, MASKS * layer) if dropped else None,
+                attend=None if attend is None else functools.partial(attend, layer),
+            )
         if not all_places:
             x = x[:, :, -1:]
         x = F.layer_norm(x, (C,)) * self.final_norm_gain[:, None, None] + self.final_norm_bias[:, None, None]
         logits = project(x, self.head, self.head_bias.unsqueeze(-2))
         return logits if all_places else logits.squeeze(2)
-
-    def _masks(self, keep: Tensor | None, batch: int, length: int) -> dict[str, Tensor]:
-        if keep is None:
-            return {}
-        need(keep, Tensor, "keep")
-        expected = (self.members, self.mask_size(batch, length))
-        if keep.shape != expected or keep.dtype != torch.bool:
-            raise InputError(f"keep {tuple(keep.shape)} {keep.dtype}: expected {expected} booleans")
-        shapes = self.mask_shape(batch, length)
-        pieces = keep.split([math.prod(shape) for shape in shapes.values()], 1)
-        return {name: piece.unflatten(1, shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
-
-    def _check_tokens(self, tokens: Tensor) -> Tensor:
-        if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:
-            kind = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
-            raise InputError(f"tokens: got {kind}, expected an int64 tensor of token ids")
-        E = self.members
-        if tokens.ndim == 2:
-            tokens = tokens.expand(E, *tokens.shape)
-        if tokens.ndim != 3 or len(tokens) != E or 0 in tokens.shape:
-            raise InputError(f"tokens {tuple(tokens.shape)}: expected (B, T), or (E, B, T) with E = {E}, not empty")
-        # Looking at values is not allowed while a CUDA graph is captured; its warm-up has looked.
-        if not (tokens.is_cuda and torch.cuda.is_current_stream_capturing()):
-            low, high = torch.stack(tokens.aminmax()).tolist()
-            if low < 0 or high >= self.config.vocabulary_size:
-                raise InputError(f"token ids from {low} to {high}: expected 0 to {self.config.vocabulary_size - 1}")
-        return tokens
-
-    def member(self, index: int) -> Self:
-        """Return one member as an ensemble of its own (E = 1), a copy on the same device.
-
-        Raises:
-            InputError: there is no such member.
-        """
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < self.members:
-            raise InputError(f"member {index!r}: this ensemble has members 0 to {self.members - 1}")
-        return self.from_weights(self.config, {n: p[index : index + 1] for n, p in self.named_parameters()})
-
-    @classmethod
-    def from_weights(cls, config: GPTJConfig, weights: dict[str, Tensor]) -> Self:
-        """Return an ensemble that holds copies of these weights, in float32.
-
-        Raises:
-            InputError: a weight is missing, unknown or of another shape than ``config`` says.
-        """
-        need(config, GPTJConfig, "config")
-        need(weights, dict, "weights")
-        shapes = parameter_shapes(config)
-        if weights.keys() != shapes.keys():
-            raise InputError(f"weights {sorted(weights)}: expected {sorted(shapes)}")
-        for name, weight in weights.items():
-            need(weight, Tensor, name)
-        count = len(weights["embedding"])
-        for name, shape in shapes.items():
-            if weights[name].shape != (count, *shape):
-                raise InputError(f"{name} {tuple(weights[name].shape)}: expected {(count, *shape)}")
-        model = cls(config, [0] * count).to(weights["embedding"].device)
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                parameter.copy_(weights[name])
-        return model
-
-    def save(self, path: str | Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write weights and sizes to one safetensors file, in one step; float16 halves its size."""
-        if dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
-            raise InputError(f"dtype = {dtype!r}: give a floating dtype, such as torch.float16")
-        need(path, (str, Path), "path")
-        weights = {n: p.detach().to("cpu", dtype).contiguous() for n, p in self.named_parameters()}
-        with atomic_write(Path(path)) as temporary:
-            save_file(weights, temporary, metadata={"config": json.dumps(dataclasses.asdict(self.config))})
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote.
-
-        Raises:
-            ResultsError: the file is missing, damaged, or holds something else.
-        """
-        need(path, (str, Path), "path")
-        try:
-            with safe_open(path, "pt") as file:
-                config = GPTJConfig(**json.loads((file.metadata() or {})["config"]))
-                weights = {name: file.get_tensor(name) for name in file.keys()}
-            return cls.from_weights(config, weights)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise ResultsError(f"{path} holds no GPT-J ensemble ({error}): give a file that save() wrote") from None
 
     def member_to_transformers(self, index: int, positions: int = 2048) -> "GPTJForCausalLM":
         """Return one member as a `transformers.GPTJForCausalLM` in evaluation mode, on the CPU.
@@ -375,7 +150,7 @@ class GPTJEnsemble(nn.Module):
         from transformers import GPTJConfig as TheirConfig
         from transformers import GPTJForCausalLM
 
-        need(positions, int, "positions")
+        positions = need(positions, int, "positions")
         if positions < 1:
             raise InputError(f"positions = {positions}: give a whole number from 1")
         ours = self.config
@@ -480,6 +255,7 @@ def parameter_shapes(config: GPTJConfig) -> dict[str, tuple[int, ...]]:
     }
 
 
+MASKS = 3  # dropout masks a block
 TRANSPOSED = ("query", "key", "value", "attention_output", "mlp_in", "mlp_output", "head")
 
 
@@ -504,43 +280,50 @@ def transformers_tensors(model: "GPTJForCausalLM") -> Iterator[tuple[tuple[str, 
     yield ("head_bias", None), model.lm_head.bias
 
 
-class Lookup(torch.autograd.Function):
-    """Rows of each member's table (E, V, C) for tokens (E, N) → (E, N, C).
+def block(
+    x: Tensor,
+    entry: tuple[Tensor, Tensor],
+    output: tuple[Tensor, Tensor, Tensor],
+    angles: Tensor,
+    *,
+    heads: int,
+    cut: bool,
+    dropped: float,
+    keys: Tensor | None,
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
+) -> Tensor:
+    """Return the residual stream (E, B, Q, C) after one block: attention and MLP beside each other.
 
-    The gradient is a product with one-hot rows: deterministic, unlike atomic scatter-adds, and free of the
-    synchronisations that a CUDA graph cannot hold.
+    Args:
+        x: (E, B, T, C), before it.
+        entry: weight (E, C, 3C + inner) and bias of key, value, query and the MLP's first half.
+        output: weight of attention's output, weight and bias of the MLP's second half.
+        angles: (F,) of the RoPE planes.
+        heads: H.
+        cut: compute the last place alone, Q = 1; else Q = T.
+        dropped: probability of dropping a value; ``keys`` (E, 2) are this layer's, None where it is 0.
+        attend: in place of `causal_attention`.
     """
-
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, table: Tensor, tokens: Tensor) -> Tensor:
-        """Read the rows."""
-        ctx.save_for_backward(tokens)
-        ctx.rows = table.shape[1]
-        return table.gather(1, tokens.unsqueeze(-1).expand(-1, -1, table.shape[2]))
-
-    @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
-        """Sum the gradients of each row's uses."""
-        (tokens,) = ctx.saved_tensors
-        hot = tokens.unsqueeze(1) == torch.arange(ctx.rows, device=tokens.device).unsqueeze(-1)  # (E, V, N)
-        return hot.to(grad.dtype) @ grad, None
-
-
-def project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x @ weight + bias, member by member: (E, B, T, I), (E, I, O), (E, 1, O) → (E, B, T, O)."""
-    return torch.baddbmm(bias, x.flatten(1, 2), weight).unflatten(1, x.shape[1:3])
-
-
-@functools.lru_cache(maxsize=8)
-def rotation(length: int, rotary_dim: int, width: int, base: float, device: torch.device) -> Tensor:
-    """Return e^{i·position·angle} (length, 1, width/2) complex64; planes past ``rotary_dim`` stand still."""
-    with torch.inference_mode(False):
-        angles = torch.zeros(width // 2, dtype=torch.float64)
-        angles[: rotary_dim // 2] = frequencies(rotary_dim, base)
-        turns = torch.outer(torch.arange(length, dtype=torch.float64), angles)
-        return torch.polar(torch.ones_like(turns), turns).to(device, torch.complex64).unsqueeze(1)
-
-
-def complex_rotate(x: Tensor, turn: Tensor) -> Tensor:
-    """Turn interleaved pairs of x (..., T, H, D) as complex numbers by ``turn`` (T, 1, D/2)."""
-    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turn).flatten(-2)
+    E, B, T, C = x.shape
+    normed = F.layer_norm(x, (C,)).to(entry[0].dtype)
+    if cut:
+        key, value = project(normed, *(part[..., : 2 * C] for part in entry)).split(C, -1)
+        asked = project(normed[:, :, -1:], *(part[..., 2 * C :] for part in entry))
+        query, hidden = asked.split([C, asked.shape[-1] - C], -1)
+        x = x[:, :, -1:]
+    else:
+        joint = project(normed, *entry)
+        key, value, query, hidden = joint.split([C, C, C, joint.shape[-1] - 3 * C], -1)
+    Q = query.shape[2]
+    query, key, value = (each.float().unflatten(-1, (heads, C // heads)) for each in (query, key, value))
+    if attend is not None:
+        mixed = attend(query, key, value)
+    else:
+        weights_kept = kept(keys, 1, (B, heads, T, T), dropped)[..., T - Q :, :] if dropped else None
+        mixed = causal_attention(query, key, value, frequencies=angles, kept=weights_kept)
+    attended = project(mixed.reshape(E, B, Q, C).to(normed.dtype), output[0])
+    processed = project(F.gelu(hidden, approximate="tanh"), output[1], output[2])
+    if dropped:
+        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, T - Q :]
+        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, T - Q :]
+    return x + attended + processed

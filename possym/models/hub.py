@@ -8,9 +8,6 @@ and its hash is checked every time.
 import importlib.util
 import json
 import os
-import shutil
-import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +15,8 @@ import torch
 from torch import nn
 
 from ..errors import InputError, ResultsError, UnsupportedModelError, need
-from ..results import sha256
+from ..results import cache_root, sha256
+from ..scratch import scratch
 
 DEFAULT = "SmolLM2-135M-Instruct"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -36,7 +34,8 @@ class Loaded(NamedTuple):
 def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> Loaded:
     """Load a language model and its tokenizer.
 
-    Code that comes with a checkpoint is never run.
+    Code that comes with a checkpoint is never run. A model whose logits have a softcap gets eager attention, because
+    SDPA leaves the softcap out.
 
     Args:
         name: ``"SmolLM2-135M-Instruct"`` for the default, which needs no network; else a folder or a hub id.
@@ -82,6 +81,8 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
         model = AutoModelForCausalLM.from_pretrained(source, dtype=chosen, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(f"name = {name!r} could not be loaded: {error}") from error
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+        model.set_attn_implementation("eager")
     return Loaded(model.to(device).eval(), tokenizer)
 
 
@@ -125,8 +126,8 @@ def convert(gguf: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".converting-"))
-    try:
+    with scratch(folder.parent) as place:
+        (partial := place / "partial").mkdir()
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         # transformers refuses to save what it read from GGUF, so the weights go into a model of plain float32.
         vars(model.config).pop("quantization_config", None)
@@ -141,18 +142,3 @@ def convert(gguf: Path, folder: Path) -> None:
         except OSError:
             if not (folder / "possym.json").exists():  # else another process was faster, with the same result
                 raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def cache_root() -> Path:
-    """Return where converted models are kept: ``POSSYM_CACHE``, else the platform's cache folder."""
-    if named := os.environ.get("POSSYM_CACHE"):
-        return Path(named).absolute()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
-    return Path(base) / "possym"

@@ -150,13 +150,13 @@ class ToyEnsemble(nn.Module):
             query, key = (torch.einsum("evw,ewad->evad", self.embedding, table) for table in (query, key))
         return query * self.scale[:, None, None, None], key
 
-    def forward(self, tokens: Tensor, *, keep: None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+    def forward(self, tokens: Tensor, *, dropout_keys: None = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return each member's answer logits at the last token, (E, B, O).
 
         Args:
             tokens: (G, B, T) token ids in G streams, G a divisor of E; the first E/G members read the first
                 stream, and so on. (B, T) is one stream for all. With G = E every member has its own.
-            keep, dtype: what `possym.training.Trainer` offers; there is no dropout, and all is float32.
+            dropout_keys, dtype: what `possym.training.Trainer` offers; there is no dropout, and all is float32.
         """
         tokens = self.check_tokens(tokens)
         spread = one_hot(tokens, self.vocabulary)
@@ -166,12 +166,6 @@ class ToyEnsemble(nn.Module):
             return (mass @ self.answer_table + TINY).log()
         table = self.readout if self.embedding_kind == "one-hot" else self.embedding @ self.readout
         return mass @ table
-
-    dropout = 0.0
-
-    def mask_size(self, batch: int, length: int) -> int:
-        """Return 0: there is no dropout to draw masks for."""
-        return 0
 
     def attention(self, tokens: Tensor) -> Tensor:
         """Return the attention of the last token over all tokens, (E, B, T), for ``tokens`` as in `forward`."""

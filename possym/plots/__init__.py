@@ -1,10 +1,11 @@
 """The book's charts: colours, Altair theme, shared marks and the renderer that needs no network.
 
 * ``POSITIONAL``, ``SYMBOLIC``, ``NEUTRAL``: one colour each through the whole book;
-* ``CATEGORIES``: Okabe and Ito's other colours, for everything else;
-* ``enable()``: theme and renderer on, called once at the top of a chapter;
-* ``kind_color``, ``interval_band``: marks that several charts share.
+* ``CATEGORIES``: colours for everything else;
+* ``enable()``: theme and renderer on, tables never cut, called once at the top of a chapter;
+* ``kind_color``, ``interval_band``, ``tile_font``: marks that several charts share.
 
+Hues are Okabe and Ito's; the pairs that meet most often differ in lightness too, and so in print without colour.
 Text, axes and rules are drawn in ``currentColor`` (``INK``): a chart takes the colour of the text around it, so
 light and dark pages show the same drawing and nothing is drawn again when the mode changes.
 A subject's charts live in a module of their own beside this one.
@@ -13,29 +14,42 @@ A subject's charts live in a module of their own beside this one.
 import base64
 import json
 import os
+import re
 from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
 import altair as alt
+import pandas as pd
 import vl_convert
 
-POSITIONAL = "#0072B2"
-SYMBOLIC = "#D55E00"
+POSITIONAL = "#006BA8"
+SYMBOLIC = "#E06608"
 NEUTRAL = "#7f7f7f"
 INK = "currentColor"
-CATEGORIES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", NEUTRAL, "#F0E442")
+CATEGORIES = ("#007A58", "#CC79A7", "#E69F00", "#56B4E9", NEUTRAL, "#F0E442")
 KINDS = {"positional": POSITIONAL, "symbolic": SYMBOLIC, "neither": NEUTRAL}
 
-__all__ = ["CATEGORIES", "INK", "KINDS", "NEUTRAL", "POSITIONAL", "SYMBOLIC", "enable", "interval_band", "kind_color"]
+__all__ = [
+    "CATEGORIES",
+    "INK",
+    "KINDS",
+    "NEUTRAL",
+    "POSITIONAL",
+    "SYMBOLIC",
+    "enable",
+    "interval_band",
+    "kind_color",
+    "tile_font",
+]
 
 _FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _STILL_WIDTH = 640
 
 
 def enable() -> None:
-    """Turn on the book's theme and renderer; in JupyterLab also load the drawing script, once per notebook.
+    """Turn on the book's theme and renderer, and pandas' tables in full; in JupyterLab also load the drawing script.
 
     >>> enable()
     >>> alt.renderers.active, alt.theme.active
@@ -44,6 +58,8 @@ def enable() -> None:
     alt.theme.enable("possym")
     alt.renderers.enable("possym")
     alt.data_transformers.disable_max_rows()
+    for limit in ("rows", "columns", "colwidth"):
+        pd.set_option(f"display.max_{limit}", None)
     if "JPY_SESSION_NAME" in os.environ:  # a kernel with a page in front of it; batch runs leave their output small
         from IPython.display import display
 
@@ -54,7 +70,7 @@ def kind_color(field: str = "kind", title: str | None = None) -> alt.Color:
     """Colour encoding of a column that holds the names in ``KINDS``.
 
     >>> kind_color("head").to_dict()["scale"]["range"][:2]
-    ['#0072B2', '#D55E00']
+    ['#006BA8', '#E06608']
     """
     return alt.Color(f"{field}:N", title=title).scale(domain=list(KINDS), range=list(KINDS.values()))
 
@@ -77,6 +93,16 @@ def interval_band(data, x: alt.X, y: str, low: str, high: str, color=POSITIONAL)
     return band + base.mark_line().encode(y=axis)
 
 
+def tile_font(characters: int) -> alt.ExprRef:
+    """Size in pixels of a text of so many characters in a tile of a heat map; 0 where nobody could read it.
+
+    >>> tile_font(4).expr
+    "bandwidth('x') < 16 ? 0 : min(10, bandwidth('x') / 2.4)"
+    """
+    width = round(0.6 * characters, 1)  # in letters' heights
+    return alt.ExprRef(f"bandwidth('x') < {round(6.5 * width)} ? 0 : min(10, bandwidth('x') / {width})")
+
+
 @alt.theme.register("possym", enable=False)
 def _theme() -> alt.theme.ThemeConfig:
     label = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500}
@@ -96,7 +122,10 @@ def _theme() -> alt.theme.ThemeConfig:
             },
             "axisX": {"grid": False},
             "header": {**label, "labelFontWeight": 500},
-            "legend": {**label, "labelOpacity": 0.85, "orient": "top", "symbolSize": 90, "labelLimit": 0, "offset": 6},
+            "legend": {
+                **label, "labelOpacity": 0.85, "orient": "top", "symbolSize": 90, "labelLimit": 0, "offset": 6,
+                "symbolBaseFillColor": INK,
+            },
             "line": {"strokeWidth": 2.25},
             "point": {"filled": True, "size": 50},
             "rule": {"color": INK, "opacity": 0.6},
@@ -117,13 +146,15 @@ def _render(spec: dict, **_) -> dict[str, str]:
     spec = _rounded(spec)
     spec.pop("$schema", None)
     title = spec.pop("title", None)
+    words = {part: _typeset(" ".join(_lines(_text(title, part)))) for part in ("text", "subtitle")}
     faceted = {"row", "column", "facet"} & set(spec.get("encoding", {}))
     if ("mark" in spec or "layer" in spec) and not faceted and "width" not in spec:
         spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
-    description = spec.get("description") or " ".join(_lines(_text(title, "text"))) or "Chart without a description"
-    spec["description"] = description
+    description = spec["description"] = _typeset(
+        spec.get("description") or words["text"] or "Chart without a description"
+    )
     html = (
-        f'<figure class="possym-chart">{_caption(title)}<div class="possym-view">'
+        f'<figure class="possym-chart">{_caption(**words)}<div class="possym-view">'
         f'<img class="possym-still" alt="{escape(description)}" '
         f'src="data:image/svg+xml;base64,{base64.b64encode(_still(spec).encode()).decode()}"></div>'
         f'<script type="application/json">{_script_json(spec)}</script></figure>'
@@ -159,9 +190,18 @@ def _lines(text: str | list) -> list[str]:
     return [text] if isinstance(text, str) else text
 
 
-def _caption(title: str | list | dict | None) -> str:
+def _typeset(text: str) -> str:
+    """Numbers as the book writes them, whatever format they were made with.
+
+    >>> _typeset("r = -0.63 in 95% of heads, 1e-4 to 2-3")
+    'r = −0.63 in 95\\xa0% of heads, 1e-4 to 2-3'
+    """
+    return re.sub(r"(?<![\w.])-(?=\d)", "−", re.sub(r"(?<=\d) ?%", "\N{NO-BREAK SPACE}%", text))
+
+
+def _caption(text: str, subtitle: str) -> str:
     """Title and subtitle as HTML, which wraps on a narrow page as a drawn title cannot."""
-    head, rest = (escape(" ".join(_lines(_text(title, part)))) for part in ("text", "subtitle"))
+    head, rest = escape(text), escape(subtitle)
     if not head:
         return ""
     return f"<figcaption><strong>{head}</strong>{f'<span>{rest}</span>' if rest else ''}</figcaption>"

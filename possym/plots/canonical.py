@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import frequency_sweep as sweep
 from ..errors import InputError
-from ..experiments.canonical import TASKS, angle
+from ..experiments.canonical import TASK_NAMES, TASKS, angle
 from ..margins import smallest_turn
 from . import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC
 
@@ -35,8 +35,13 @@ def angle_name(frequency_id: int) -> str:
 
 
 def named(table: pd.DataFrame, column: str = "first_id") -> tuple[pd.DataFrame, list[str]]:
-    """Return the table with columns ``head`` (the angle's name) and ``angle``, and the names from fast to NoPE."""
+    """Return the table with tasks by name and columns ``head`` (the angle's name) and ``angle``, and all names.
+
+    Names of angles run from fast to NoPE.
+    """
     ids = sorted((int(i) for i in table[column].unique()), key=sweep.slowness)
+    if "task" in table:
+        table = table.assign(task=table["task"].map(TASK_NAMES))
     return table.assign(head=[angle_name(i) for i in table[column]], angle=[angle(int(i)) for i in table[column]]), [
         angle_name(i) for i in ids
     ]
@@ -81,18 +86,18 @@ def accuracy_by_angle(accuracy: pd.DataFrame) -> alt.LayerChart:
         .encode(
             x=alt.X("head:O", title=ANGLES, sort=order).axis(labelAngle=0, labelOverlap=True),
             color=alt.Color("task:N", legend=legend()).scale(
-                domain=list(TASK_COLORS), range=list(TASK_COLORS.values())
+                domain=list(TASK_NAMES.values()), range=list(TASK_COLORS.values())
             ),
         )
     )
     line = base.mark_line(point=True).encode(
         y=alt.Y("mean:Q", axis=percent()).scale(domain=[0, 1]),
-        strokeDash=alt.StrokeDash("task:N", title=None).scale(domain=list(TASK_COLORS), range=DASHES),
+        strokeDash=alt.StrokeDash("task:N", title=None).scale(domain=list(TASK_NAMES.values()), range=DASHES),
         tooltip=["task:N", "head:N", alt.Tooltip("angle:Q", format=".3g"), alt.Tooltip("mean:Q", format=".1%")],
     )
     many = int(table["planes"].max())
     learnt = [sweep.learnt_words(table, piece="one-angle", task=task, planes=many) for task in TASKS]
-    words = "; ".join(f"{task} with {ids}" for task, ids in zip(TASKS, learnt, strict=True))
+    words = "; ".join(f"{task} with {ids}" for task, ids in zip(TASK_NAMES.values(), learnt, strict=True))
     return (
         (base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q"), y2="high:Q") + line)
         .add_params(*chosen)
@@ -143,7 +148,7 @@ def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str
         .encode(text="words:N", x=alt.value(0), y=alt.value(4))
     )
     title = (
-        f"{task.capitalize()}, {planes_words(planes)}: {shape_words(wrong, 'U')}, {shape_words(wrong, 'inverse U')} "
+        f"{TASK_NAMES[task]}, {planes_words(planes)}: {shape_words(wrong, 'U')}, {shape_words(wrong, 'inverse U')} "
         f"of the {len(wrong)} mismatched angles"
     )
     return (
@@ -195,13 +200,13 @@ def bend_by_angle(by_place: pd.DataFrame, planes: int) -> alt.FacetChart:
     wrong = found[found["mismatched"]]
     counts = [
         f"{task} {shape_words(wrong[wrong['task'] == task], shape)} of {int((wrong['task'] == task).sum())}"
-        for task, shape in zip(TASKS, ("U", "inverse U", "inverse U"), strict=True)
+        for task, shape in zip(TASK_NAMES.values(), ("U", "inverse U", "inverse U"), strict=True)
     ]
     title = f"Mismatched angles, {planes_words(planes)}: {', '.join(counts)}"
     return (
         (rule + point)
         .properties(height=130, width=470)
-        .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
+        .facet(row=alt.Row("task:N", title=None, sort=list(TASK_NAMES.values())))
         .properties(
             title=alt.Title(title, subtitle="Bend of accuracy over the answer's place: up is U, down is inverse U"),
             description=f"Dot plots by task: bend of accuracy over the place of the answer, by angle. {title}.",
@@ -227,11 +232,12 @@ def scores_by_angle(scores: pd.DataFrame, planes: int, temperature: float) -> al
     )
     ahead = found.pivot_table(index=["task", "first_id"], columns="kind", values="mean", observed=True)
     symbolic = (ahead["symbolic"] > ahead["positional"] + 0.5).groupby("task", observed=True).sum()
-    title = f"Clearly symbolic at {', '.join(f'{symbolic[task]} ({task})' for task in TASKS)} of {len(order)} angles"
+    counts = ", ".join(f"{symbolic[task]} ({task})" for task in TASK_NAMES.values())
+    title = f"Clearly symbolic at {counts} of {len(order)} angles"
     return (
         (base.mark_area(opacity=0.2).encode(y="low:Q", y2="high:Q") + line)
         .properties(height=130, width=470)
-        .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
+        .facet(row=alt.Row("task:N", title=None, sort=list(TASK_NAMES.values())))
         .properties(
             title=alt.Title(
                 title,
@@ -250,7 +256,7 @@ def swapped_angles(swapped: pd.DataFrame, task: str, planes: int) -> alt.LayerCh
     found["tested"] = [angle_name(i) for i in found["test_id"]]
     own = found[found["first_id"] == found["test_id"]]["mean"].mean()
     others = found[found["first_id"] != found["test_id"]]["mean"].mean()
-    title = f"{task.capitalize()}: {own:.0%} on average with the trained angle, {others:.0%} with another"
+    title = f"{TASK_NAMES[task]}: {own:.0%} on average with the trained angle, {others:.0%} with another"
     base = alt.Chart(found).encode(
         x=alt.X("tested:O", title="Frequency ID at test time", sort=order).axis(labelAngle=0, labelOverlap=True),
         y=alt.Y("head:O", title="Frequency ID in training", sort=order),
@@ -284,10 +290,10 @@ def angle_pairs(accuracy: pd.DataFrame, planes: int) -> alt.LayerChart:
     )
     both, order = named(pd.concat([found, mirrored], ignore_index=True))
     both["other"] = [angle_name(i) for i in both["second_id"]]
-    best = found.loc[found["mean"].idxmax()]
+    learnt = int((found["mean"] >= sweep.LEARNT).sum())
     title = (
-        f"Partial induction, {planes_words(planes)} an angle: best with {angle_name(int(best.first_id))} and "
-        f"{angle_name(int(best.second_id))}, {best['mean']:.0%}"
+        f"Partial induction, {planes_words(planes)} an angle: {learnt} of {len(found)} pairs learn it to "
+        f"{sweep.LEARNT:.0%}, the best to {found['mean'].max():.1%}"
     )
     base = alt.Chart(both).encode(
         x=alt.X("other:O", title="Frequency ID of one angle", sort=order).axis(labelAngle=0, labelOverlap=True),
@@ -303,8 +309,8 @@ def accuracy_by_planes(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
     )
     counts = sorted(int(p) for p in found["planes"].unique())
     best = found.groupby("planes")["mean"].max()
-    title = f"{task.capitalize()} with one angle: best {best[counts[0]]:.0%} with {planes_words(counts[0])}, "
-    title += f"{best[counts[-1]]:.0%} with {planes_words(counts[-1])}"
+    title = f"{TASK_NAMES[task]} with one angle: best {best[counts[0]]:.1%} with {planes_words(counts[0])}, "
+    title += f"{best[counts[-1]]:.1%} with {planes_words(counts[-1])}"
     found["size"] = [planes_words(p) for p in found["planes"]]
     names = [planes_words(p) for p in counts]
     base = alt.Chart(found).encode(
@@ -317,7 +323,7 @@ def accuracy_by_planes(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
         tooltip=["size:N", "head:N", alt.Tooltip("mean:Q", format=".1%")],
     )
     return (base.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q") + line).properties(
-        title=alt.Title(title, subtitle="Mean and 95 % interval over seeds"),
+        title=alt.Title(title, subtitle=f"Among {len(order)} angles; mean and 95 % interval over seeds"),
         description=f"Line chart: accuracy by angle and number of planes. {title}.",
         height=280,
     )
@@ -351,10 +357,12 @@ def borders(accuracy: pd.DataFrame, planes: int) -> alt.FacetChart:
     return (
         (base.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q") + line)
         .properties(height=130, width=470)
-        .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
+        .facet(row=alt.Row("task:N", title=None, sort=list(TASK_NAMES.values())))
         .properties(
             title=alt.Title(
-                title, subtitle="Counted where accuracy is half-way from the worst angle's to the best one's"
+                title,
+                subtitle="Among the angles tried at both lengths; counted where accuracy is half-way from the worst "
+                "angle's to the best one's",
             ),
             description=f"Line charts by task: accuracy by angle at two lengths. {title}.",
         )
@@ -365,7 +373,7 @@ def half_way(found: pd.DataFrame) -> tuple[str, str]:
     """Return the slowest angle of Index and the fastest of Retrieval with accuracy half-way from worst to best."""
     ids = {}
     for task in TASKS[:2]:
-        table = found[found["task"] == task]
+        table = found[found["task"] == TASK_NAMES[task]]
         level = (table["mean"].min() + table["mean"].max()) / 2
         ids[task] = sorted((int(i) for i in table.loc[table["mean"] >= level, "first_id"]), key=sweep.slowness)
     return angle_name(ids["index"][-1]), angle_name(ids["retrieval"][0])
@@ -377,7 +385,7 @@ def accuracy_over_training(accuracy: pd.DataFrame, task: str, planes: int) -> al
         sweep.over_seeds(sweep.heads(accuracy, piece="one-angle", task=task, planes=planes), ["step", "first_id"])
     )
     first = found[found["mean"] >= sweep.LEARNT]["step"].min()
-    title = f"{task.capitalize()}: " + (
+    title = f"{TASK_NAMES[task]}: " + (
         f"first learnt to {sweep.LEARNT:.0%} by step {first:,.0f}" if first == first else f"never at {sweep.LEARNT:.0%}"
     )
     return (
@@ -410,7 +418,7 @@ def index_and_spacing(accuracy: pd.DataFrame, planes: int) -> alt.LayerChart:
     there = found[found["head"] == widest["head"]].set_index("piece")["mean"]
     title = (
         f"Places stand farthest apart at ID {widest['head']}; heads with learnt maps reach "
-        f"{there['one-angle']:.0%} there, with fixed maps {there['fixed-maps']:.0%}"
+        f"{there['one-angle']:.1%} there, with fixed maps {there['fixed-maps']:.1%}"
     )
     below = alt.Legend(title=None, orient="bottom", columns=1, labelLimit=320)
     return (
@@ -487,7 +495,7 @@ def starts_compared(accuracy: pd.DataFrame, wide: pd.DataFrame, planes: int, nam
         final = sweep.ends(sweep.heads(table, piece="one-angle", planes=planes))
         parts.append(sweep.over_seeds(final, ["task", "first_id"]).assign(run=run))
     found, order = named(pd.concat(parts, ignore_index=True))
-    nope = found[(found["task"] == "retrieval") & (found["first_id"] == 0)].set_index("run")["mean"]
+    nope = found[(found["task"] == TASK_NAMES["retrieval"]) & (found["first_id"] == 0)].set_index("run")["mean"]
     title = (
         f"Retrieval without angle: {nope[names[0]]:.0%} from the {names[0]}, {nope[names[1]]:.0%} from the {names[1]}"
     )
@@ -505,7 +513,7 @@ def starts_compared(accuracy: pd.DataFrame, wide: pd.DataFrame, planes: int, nam
     return (
         (base.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q") + line)
         .properties(height=130, width=470)
-        .facet(row=alt.Row("task:N", title=None, sort=list(TASKS)))
+        .facet(row=alt.Row("task:N", title=None, sort=list(TASK_NAMES.values())))
         .properties(
             title=alt.Title(title, subtitle=f"{planes_words(planes)}, learnt maps; mean and 95 % interval over seeds"),
             description=f"Line charts by task: accuracy by angle of two runs. {title}.",
@@ -538,8 +546,7 @@ def plane_in_training(query: Tensor, key: Tensor, ids: list[int], steps: list[in
                     label = f"distance {number + 1}" if side == "query" else f"symbol {number + 1}"
                     rows.append((angle_name(frequency_id), point, step, side, label, x, y))
     found = pd.DataFrame(rows, columns=["head", "point", "step", "side", "token", "x", "y"])
-    angles = [angle(i) for i in ids]
-    end = sweep.gathering(query[None, :, -1], key[None, :, -1], angles, symbols)[["keys", "queries", "turned"]].mean()
+    end = sweep.gathering(query[None, -1:, -1], key[None, -1:, -1], [angle(ids[-1])], symbols).iloc[0]
     slider = alt.param(
         name="point",
         value=len(steps) - 1,
@@ -561,9 +568,10 @@ def plane_in_training(query: Tensor, key: Tensor, ids: list[int], steps: list[in
         .add_params(slider, pick)
         .properties(
             title=alt.Title(
-                f"Trained on Index: resultant of the keys {end['keys']:.2f}, of the queries {end['queries']:.2f}, "
-                f"of the queries turned by their distance {end['turned']:.2f}",
-                subtitle="1 is one direction, 0 all directions. Contents before rotation, longest at 1; first seed",
+                f"Index at ID {angle_name(ids[-1])}, first seed: resultant of the keys {end['keys']:.2f}, of the "
+                f"queries {end['queries']:.2f}, of the queries turned by their distance {end['turned']:.2f}",
+                subtitle="At the end of training; 1 is one direction, 0 all directions. Drawn: contents before "
+                "rotation, longest at 1",
             ),
             description="Scatter plot of a head's plane with a slider through training: keys of the symbols and "
             "queries of the index tokens.",

@@ -1,29 +1,22 @@
-// Turns every figure.possym-chart on the page into a live chart, one after the other, keeping its still picture
-// until the chart is there. Vega is loaded only when a page has a chart. Works in a book page, from disk too, and in
-// JupyterLab, where charts appear as cells are run.
+// Turns every figure.possym-chart on the page into a live chart, one after the other and those nearest to the screen
+// first, keeping its still picture until the chart is there. Needs Vega on the page before it. Works in a book page,
+// from disk too, and in JupyterLab, where charts appear as cells are run.
 (function () {
   "use strict";
   if (window.possymCharts) return;
   const NARROW = 560; // pixels below which charts that stand side by side go one under the other
   const AXES = 80; // pixels that a panel's axis and spacing take
   const source = document.currentScript && document.currentScript.src;
-  const loaded = new Map(); // address -> promise of the script there
-  let queue = Promise.resolve();
+  const waiting = [];
+  let drawing = false;
 
-  function load(address) {
-    if (!loaded.has(address)) {
-      loaded.set(address, new Promise((resolve, reject) => {
-        const script = document.createElement("script");
-        script.src = address;
-        script.onload = resolve;
-        script.onerror = () => reject(new Error("could not load " + address));
-        document.head.append(script);
-      }));
-    }
-    return loaded.get(address);
-  }
-
-  const loadVega = () => (window.vegaEmbed ? null : load(new URL("vega.js", source).href));
+  const load = (address) => new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = address;
+    script.onload = resolve;
+    script.onerror = () => reject(new Error("could not load " + address));
+    document.head.append(script);
+  });
 
   // A specification stands in the figure, or in a script beside the page (JSON itself cannot be fetched from disk).
   async function specOf(figure) {
@@ -34,24 +27,33 @@
   }
 
   // Vega-Lite lets only a single panel fill its container; panels in rows or facets get their share here.
-  function fitted(spec, width) {
+  function fitted(spec, width, columns) {
     const copy = structuredClone(spec);
     const share = (count) => Math.max(120, Math.floor(width / count) - AXES);
     const widen = (panel, count) => {
       if (!panel.width && (panel.mark || panel.layer)) panel.width = share(count);
+      shrink(panel, share(count));
+    };
+    // A panel of fixed width gives way on a narrow page; a square one stays square.
+    const shrink = (panel, room) => {
+      if (!(panel.width > room)) return;
+      if (panel.height === panel.width) panel.height = room;
+      panel.width = room;
     };
     const facet = copy.facet && !copy.facet.row && !copy.facet.column ? copy : (copy.encoding || {}).facet;
     if (width < 480) {
-      const legend = { columns: Math.max(1, Math.floor(width / 130)) };
-      copy.config = Object.assign({}, copy.config, { legend: Object.assign(legend, (copy.config || {}).legend) });
+      const config = (copy.config = Object.assign({}, copy.config));
+      config.legend = Object.assign({ columns }, config.legend);
+      config.axisX = Object.assign({ titleAnchor: "end" }, config.axisX); // a long title reaches below the other axis
     }
-    if (copy.facet && copy.facet.row && copy.spec.width) {
-      copy.spec.width = Math.min(copy.spec.width, Math.max(120, width - 1.5 * AXES));
+    if (copy.facet && copy.facet.row) {
+      copy.spec.width = Math.min(copy.spec.width || 420, Math.max(120, width - 1.5 * AXES));
     }
     if (copy.hconcat && width < NARROW) {
       copy.vconcat = copy.hconcat;
       delete copy.hconcat;
     }
+    if (copy.mark || copy.layer) shrink(copy, Math.max(120, width - AXES));
     if (copy.concat) {
       copy.columns = width < NARROW ? 1 : copy.columns || copy.concat.length;
       copy.concat.forEach((panel) => widen(panel, copy.columns));
@@ -67,8 +69,6 @@
     }
     return copy;
   }
-
-  const isCompound = (spec) => spec.width !== "container";
 
   // Sliders, selections and menus of a chart, so that drawing it anew at another width keeps them.
   function stateOf(view, spec) {
@@ -86,13 +86,23 @@
     stage.className = "possym-live";
     const before = figure.possymResult;
     const state = before ? stateOf(before.view, spec) : null;
-    figure.drawnWidth = view.clientWidth;
+    const room = (figure.drawnWidth = view.clientWidth);
     view.append(stage);
-    const result = await window.vegaEmbed(stage, fitted(spec, view.clientWidth), {
+    const draw = (width, columns) => window.vegaEmbed(stage, fitted(spec, width, columns), {
       mode: "vega-lite",
       renderer: "svg",
       actions: { export: true, source: false, compiled: false, editor: false },
     });
+    // How much room labels and legends take is known once they are drawn.
+    const right = (part) => part.getBoundingClientRect().right - view.getBoundingClientRect().left;
+    const beyond = (what) => Math.max(0, ...Array.from(stage.querySelectorAll(what), right)) - room;
+    let result = await draw(room, Math.max(1, Math.floor(room / 130)));
+    const over = Math.max(0, beyond("svg.marks")), cut = beyond(".role-legend") > over;
+    if (over || cut) {
+      result.finalize();
+      result = await draw(room - over, 1);
+    }
+    stage.querySelectorAll("summary").forEach((menu) => menu.setAttribute("aria-label", "Save this chart"));
     if (state) await result.view.setState(state).runAsync();
     if (before) before.finalize();
     for (const child of Array.from(view.children)) if (child !== stage) child.remove();
@@ -111,20 +121,35 @@
     }).observe(figure);
   }
 
-  function draw(figure) {
-    if (figure.dataset.drawn) return;
-    figure.dataset.drawn = "pending";
-    queue = queue.then(async () => {
+  // How far a figure is above or below the screen.
+  function distance(figure) {
+    const { top, bottom } = figure.getBoundingClientRect();
+    return Math.max(0, top - window.innerHeight, -bottom);
+  }
+
+  async function drawWaiting() {
+    if (drawing) return;
+    drawing = true;
+    while (waiting.length) {
+      await new Promise((done) => setTimeout(done)); // the page answers, and scrolls, between two charts
+      const far = waiting.map((chart) => distance(chart.figure));
+      const [{ figure, spec }] = waiting.splice(far.indexOf(Math.min(...far)), 1);
       try {
-        await loadVega();
-        const spec = await specOf(figure);
-        await embed(figure, spec);
-        if (isCompound(spec)) redrawOnResize(figure, spec);
+        await embed(figure, await spec);
+        redrawOnResize(figure, await spec);
       } catch (error) {
         figure.dataset.drawn = "failed";
         console.error("chart not drawn:", error);
       }
-    });
+    }
+    drawing = false;
+  }
+
+  function draw(figure) {
+    if (figure.dataset.drawn) return;
+    figure.dataset.drawn = "pending";
+    waiting.push({ figure, spec: specOf(figure) });
+    drawWaiting();
   }
 
   function drawAll() {

@@ -64,8 +64,8 @@ def exclusion_plane(logits: tuple[float, ...] = LOGITS) -> alt.HConcatChart:
         .transform_calculate(positional="datum.same / datum.weights", symbolic="datum.crossed / datum.weights")
     )
     axes = {
-        "x": alt.X("symbolic:Q", title="Symbolic score").scale(domain=[0, 1]),
-        "y": alt.Y("positional:Q", title="Positional score").scale(domain=[0, 1]),
+        "x": alt.X("positional:Q", title="Positional score").scale(domain=[0, 1]),
+        "y": alt.Y("symbolic:Q", title="Symbolic score").scale(domain=[0, 1]),
     }
     numbers = [alt.Tooltip(f"{name}:Q", format=".3f") for name in ("p", "positional", "symbolic")]
     walk = scored.mark_line(color=NEUTRAL, strokeWidth=1.5).encode(**axes, order="p:Q")
@@ -149,7 +149,7 @@ def tightness_chart(table: pd.DataFrame) -> alt.LayerChart:
     base = alt.Chart(middle).encode(
         x=alt.X("n:O", title="Number of keys N").axis(labelAngle=0),
         xOffset=alt.XOffset("head:N", sort=heads),
-        color=color.legend(columns=3),
+        color=color,
     )
     ranges = base.mark_rule(strokeWidth=3).encode(y=alt.Y("low:Q", title="Variance / bound"), y2="high:Q")
     points = base.mark_point(size=70).encode(

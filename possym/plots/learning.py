@@ -7,7 +7,7 @@ between the smallest and the largest seed, unless a single seed is chosen.
 import altair as alt
 import pandas as pd
 
-from ..dynamics import learnt_steps, need, normalised_entropy, over_seeds, validation
+from ..dynamics import learnt_medians, learnt_steps, need, normalised_entropy, over_seeds, validation
 from ..errors import InputError
 from ..published import published
 from . import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, kind_color
@@ -19,6 +19,8 @@ TASKS = ("number", "letter")
 def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
     """Return accuracy over training, one line for each hop count; a menu picks the median or a single seed.
 
+    Evaluations are thinned evenly to at most 50, first and last kept.
+
     Args:
         accuracy: columns task, seed, split, step, hops, accuracy; the validation split is shown.
         task: ``"number"`` or ``"letter"``.
@@ -26,8 +28,10 @@ def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
     Raises:
         InputError: a column is missing, or no row belongs to the task.
     """
-    table = validation(of_task(accuracy, task, []))
-    table = table[table["hops"] > 0]
+    every = validation(of_task(accuracy, task, []))
+    evaluations = sorted(every["step"].unique())
+    drawn = thin(evaluations, 50)
+    table = every[(every["hops"] > 0) & every["step"].isin(drawn)]
     summary = over_seeds(table, ["hops", "step"], "accuracy")
     seeds = sorted(table["seed"].unique())
     wide = table.pivot(index=["hops", "step"], columns="seed", values="accuracy")
@@ -46,13 +50,16 @@ def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
         ),
     )
     order = packed["hops"].tolist()
+    swatch = alt.Legend(symbolType="stroke", symbolOpacity=1)
     base = (
         alt.Chart(packed)
         .transform_flatten(["step", *columns])
         .transform_calculate(accuracy="datum[shown]")
         .encode(
             x=alt.X("step:Q", title=STEP),
-            color=alt.Color("hops:N", title=None, sort=order).scale(domain=order, range=list(CATEGORIES[: len(order)])),
+            color=alt.Color("hops:N", title=None, sort=order, legend=swatch).scale(
+                domain=order, range=list(CATEGORIES[: len(order)])
+            ),
         )
     )
     band = base.mark_area(opacity=alt.expr("shown == 'median' ? 0.2 : 0")).encode(
@@ -65,12 +72,13 @@ def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
         ),
         tooltip=["hops:N", alt.Tooltip("step:Q"), alt.Tooltip("accuracy:Q", format=".1%")],
     )
-    title = learnt_words(table, task)
+    title = learnt_words(every, task)
+    few = f"; {len(drawn)} of {len(evaluations)} evaluations drawn" if len(drawn) < len(evaluations) else ""
     return (
         (band + line)
         .add_params(shown)
         .properties(
-            title=alt.Title(title, subtitle=f"Validation accuracy by hop count; bands span {len(seeds)} seeds"),
+            title=alt.Title(title, subtitle=f"Validation accuracy by hop count; bands span {len(seeds)} seeds{few}"),
             description=f"Line chart, {task} task: accuracy over training steps, one line for each hop count. {title}.",
             height=280,
         )
@@ -120,7 +128,7 @@ def head_color(positional: float, symbolic: float) -> str:
     Blue is positional alone, vermillion symbolic alone, grey both (nearly uniform attention), white neither.
 
     >>> head_color(1, 0), head_color(0, 1), head_color(1, 1), head_color(0, 0)
-    ('#0072b2', '#d55e00', '#7f7f7f', '#ffffff')
+    ('#006ba8', '#e06608', '#7f7f7f', '#ffffff')
     """
     corners = {
         POSITIONAL: positional * (1 - symbolic),
@@ -193,6 +201,45 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
     )
 
 
+def labels_of_neighbours(plane: pd.DataFrame, near: float = 0.06) -> pd.Series:
+    """Return one label for each group of heads that lie together at a step: their layers; "" for the group's others.
+
+    Args:
+        plane: task, step, layer, positional, symbolic.
+        near: largest distance from the first head of a group, in score.
+
+    >>> heads = {"task": "letter", "step": 0, "layer": [0, 1, 2, 5], "positional": [0, 0, 0, 1], "symbolic": 0.5}
+    >>> labels_of_neighbours(pd.DataFrame(heads)).tolist()
+    ['0–2', '', '', '5']
+    """
+    labels = pd.Series("", index=plane.index)
+    for _, heads in plane.groupby(["task", "step"]):
+        left = heads.sort_values("layer")
+        while len(left):
+            first = left.iloc[0]
+            apart = (
+                (left[["positional", "symbolic"]] - first[["positional", "symbolic"]].astype(float)).pow(2).sum(axis=1)
+            )
+            labels[left.index[0]] = runs(left["layer"][apart <= near**2].tolist())
+            left = left[apart > near**2]
+    return labels
+
+
+def runs(numbers: list[int]) -> str:
+    """Return ascending whole numbers in words, runs as a range.
+
+    >>> runs([0, 2, 3, 4, 7])
+    '0, 2–4, 7'
+    """
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{part[0]}–{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
 def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     """Return the heads in the plane of their two scores, median over seeds; a slider scrubs through training.
 
@@ -213,7 +260,8 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     plane = plane[plane["step"].isin(steps)].copy()
     plane["evaluation"] = plane["step"].map({step: index for index, step in enumerate(steps)})
     plane["color"] = [head_color(p, s) for p, s in zip(plane["positional"], plane["symbolic"], strict=True)]
-    arrays = ["evaluation", "step", "positional", "symbolic", "entropy", "color"]
+    plane["layers"] = labels_of_neighbours(plane)
+    arrays = ["evaluation", "step", "positional", "symbolic", "entropy", "color", "layers"]
     packed = pack(plane, ["task", "layer"], arrays)
     at = alt.param(
         name="evaluation",
@@ -224,23 +272,23 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     gamma = 0.1
     corners = pd.DataFrame(
         [
-            {"x": 0, "x2": gamma, "y": 1 - gamma, "y2": 1, "kind": "positional"},
-            {"x": 1 - gamma, "x2": 1, "y": 0, "y2": gamma, "kind": "symbolic"},
+            {"x": 1 - gamma, "x2": 1, "y": 0, "y2": gamma, "kind": "positional"},
+            {"x": 0, "x2": gamma, "y": 1 - gamma, "y2": 1, "kind": "symbolic"},
         ]
     )
     corner = (
         alt.Chart(corners)
         .mark_rect(opacity=0.25)
         .encode(
-            x=alt.X("x:Q", title="Symbolic score").scale(domain=[0, 1]),
+            x=alt.X("x:Q", title="Positional score").scale(domain=[0, 1]),
             x2="x2:Q",
-            y=alt.Y("y:Q", title="Positional score").scale(domain=[0, 1]),
+            y=alt.Y("y:Q", title="Symbolic score").scale(domain=[0, 1]),
             y2="y2:Q",
             color=kind_color().legend(None),
         )
     )
     base = alt.Chart(packed).transform_filter("datum.task == task").transform_flatten(arrays)
-    place = {"x": "symbolic:Q", "y": "positional:Q"}
+    place = {"x": "positional:Q", "y": "symbolic:Q"}
     trail = (
         base.transform_filter("datum.evaluation <= evaluation")
         .mark_line(color=NEUTRAL, strokeWidth=1, opacity=0.35)
@@ -255,7 +303,14 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
         .legend(values=[0, 0.5, 1], orient="bottom"),
         tooltip=["layer:O", "step:Q", *(alt.Tooltip(f"{name}:Q", format=".2f") for name in arrays[2:5])],
     )
-    names = now.mark_text(fontSize=11, fontWeight="bold", dx=12, dy=-9).encode(**place, text="layer:N")
+    right = "datum.positional > 0.5"  # labels lean into the plane, so that none is cut at its edge
+    names = now.mark_text(
+        fontSize=11,
+        fontWeight="bold",
+        dy=-13,
+        dx=alt.expr(f"{right} ? -8 : 8"),
+        align=alt.expr(f"{right} ? 'right' : 'left'"),
+    ).encode(**place, text="layers:N")
     clock = (
         now.transform_aggregate(step="max(step)")
         .mark_text(align="left", fontSize=13)
@@ -270,8 +325,8 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
                 "Every head leaves the corner where both scores are high",
                 subtitle="Number: layer; median over seeds; shaded corners: pure at γ = 0.1",
             ),
-            description="Scatter plot with a slider over training: each layer's head by symbolic score (across) and "
-            "positional score (up), with its path so far. The corners of pure heads are shaded.",
+            description="Scatter plot with a slider over training: each layer's head by positional score (across) and "
+            "symbolic score (up), with its path so far. The corners of pure heads are shaded.",
             height=420,
         )
     )
@@ -376,20 +431,41 @@ def letter_of(positional: float, symbolic: float, gamma: float = 0.1) -> str:
     return "S" if symbolic >= 1 - gamma and positional <= gamma else ""
 
 
-def learnt_words(table: pd.DataFrame, task: str) -> str:
-    """Return which hop count a task learns first and last, in words."""
-    every = over_seeds(learnt_steps(table), ["hops"], "step")
-    learnt = every.dropna(subset=["median"]).sort_values("median")
+def learnt_words(accuracy: pd.DataFrame, task: str) -> str:
+    """Return which hop counts a task learns first and last, in words, from every evaluation."""
+    steps = learnt_medians(accuracy).set_index("hops")["median"]
     name = f"{task.capitalize()} task"
+    learnt, never = steps.dropna(), steps.index[steps.isna()].tolist()
     if learnt.empty:
         return f"{name}: no hop count reaches 90 % in most seeds"
-    first, last = learnt.iloc[0], learnt.iloc[-1]
-    if len(learnt) < len(every) or len(learnt) == 1:
-        return f"{name}: {hop_words(first['hops'])} is first to reach 90 %, at step {first['median']:,.0f}; not all do"
-    return (
-        f"{name}: {hop_words(first['hops'])} first reaches 90 % at step {first['median']:,.0f}, "
-        f"{hop_words(last['hops'])} last at step {last['median']:,.0f}"
-    )
+    first, last = learnt.min(), learnt.max()
+    if not never and first == last:
+        every = "all hop counts reach" if len(steps) > 1 else f"{hop_words(steps.index[0])} reaches"
+        return f"{name}: {every} 90 % at median step {first:,.0f}"
+    said = f"{name}: {hops_at(learnt, first)} first to reach 90 %, at median step {first:,.0f}"
+    if never:
+        return f"{said}; with {hop_list(never)} most seeds never do"
+    return f"{said}; {hops_at(learnt, last)} last, at {last:,.0f}"
+
+
+def hops_at(steps: pd.Series, step: float) -> str:
+    """Return the hop counts of a step as a subject with its verb.
+
+    >>> hops_at(pd.Series({1: 50.0, 2: 50.0, 3: 70.0}), 50), hops_at(pd.Series({1: 50.0}), 50)
+    ('1 and 2 hops are', '1 hop is')
+    """
+    hops = steps.index[steps == step].tolist()
+    return f"{hop_list(hops)} {'is' if hops == [1] else 'are'}"
+
+
+def hop_list(hops: list[int]) -> str:
+    """Return hop counts in words.
+
+    >>> hop_list([1]), hop_list([1, 2, 3])
+    ('1 hop', '1, 2 and 3 hops')
+    """
+    *others, last = hops
+    return f"{', '.join(map(str, others))} and {hop_words(last)}" if others else hop_words(last)
 
 
 def hop_words(hops: float) -> str:

@@ -2,6 +2,7 @@
 
 import altair as alt
 import pandas as pd
+from scipy import stats
 
 from . import NEUTRAL, POSITIONAL, SYMBOLIC
 
@@ -10,13 +11,13 @@ def plane(summary: pd.DataFrame) -> alt.Chart:
     """Draw heads by mean positional and symbolic score; a click on a head picks out its layer."""
     picked = alt.selection_point(fields=["layer"], name="layer_pick", on="click", nearest=True)
     r = summary.positional.corr(summary.symbolic)
-    relation = "fall on a line from positional to symbolic" if r < -0.5 else "do not trade one score for the other"
+    relation = "trade one score for the other" if r < -0.5 else "do not clearly trade one score for the other"
     return (
         alt.Chart(summary)
         .mark_circle(size=55)
         .encode(
-            x=alt.X("positional:Q").title("positional score").scale(domain=[0, 1]),
-            y=alt.Y("symbolic:Q").title("symbolic score").scale(domain=[0, 1]),
+            x=alt.X("positional:Q").title("Positional score").scale(domain=[0, 1]),
+            y=alt.Y("symbolic:Q").title("Symbolic score").scale(domain=[0, 1]),
             color=alt.Color("layer:Q").scale(scheme="viridis").title("layer"),
             opacity=alt.condition(picked, alt.value(0.85), alt.value(0.12)),
             tooltip=["layer:Q", "head:Q", number("positional"), number("symbolic"), number("entropy")],
@@ -51,17 +52,16 @@ def heatmap(summary: pd.DataFrame) -> alt.HConcatChart:
             )
             .properties(width=max(160, 24 * summary["head"].nunique()), height=max(120, 14 * summary.layer.nunique()))
         )
-    medians = "; ".join(f"{score}: median {early:.2f}, then {late:.2f}" for score, (early, late) in halves.items())
-    rises = halves["symbolic"][1] - halves["symbolic"][0] > halves["positional"][1] - halves["positional"][0]
-    kind = "symbolic" if rises else "positional"
+    medians = "; ".join(f"{score} {early:.2f}, then {late:.2f}" for score, (early, late) in halves.items())
     return (
         alt.hconcat(*panels)
         .resolve_scale(color="independent")
         .properties(
             title=alt.TitleParams(
-                f"Later layers lean more {kind}", subtitle=f"First half of the layers, second half: {medians}"
+                layers_in_words(summary),
+                subtitle=f"By Kendall's test over layers. Medians of both halves: {medians}",
             ),
-            description=f"Heatmaps of both scores by layer and head. First half of the layers, second half: {medians}.",
+            description=f"Heatmaps of both scores by layer and head. Medians in both halves of the layers: {medians}.",
         )
     )
 
@@ -82,11 +82,10 @@ def frequency_profile(rows: pd.DataFrame) -> alt.VConcatChart:
     across = alt.X("frequency_id:Q").title("frequency ID (1 is the fastest)").scale(nice=False, padding=8)
     tooltip = ["frequency_id:Q", number("angle", ".3g"), number("mean"), number("min"), number("max")]
     color = alt.Color("score:N").scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC]).title(None)
+    color = color.legend(symbolOpacity=1)
     base = alt.Chart(scores).encode(x=across, color=color)
     band = base.mark_area(opacity=0.2).encode(y=alt.Y("min:Q"), y2="max:Q")
-    line = base.mark_line(point=True).encode(
-        y=alt.Y("mean:Q").title("score").scale(domain=[0, 1]), tooltip=tooltip
-    )
+    line = base.mark_line(point=True).encode(y=alt.Y("mean:Q").title("score").scale(domain=[0, 1]), tooltip=tooltip)
     lower = (
         alt.Chart(norms)
         .mark_bar(color=NEUTRAL)
@@ -103,13 +102,27 @@ def frequency_profile(rows: pd.DataFrame) -> alt.VConcatChart:
     )
 
 
+def layers_in_words(summary: pd.DataFrame) -> str:
+    """Return how the median lead (symbolic less positional) of a layer goes with depth, by Kendall's test at 5 %.
+
+    >>> heads = pd.DataFrame({"layer": range(6), "positional": 0.5, "symbolic": [0.1, 0.2, 0.3, 0.5, 0.6, 0.9]})
+    >>> layers_in_words(heads), layers_in_words(heads.iloc[:2])
+    ('Later layers lean more symbolic', 'Heads do not clearly change with depth')
+    """
+    lead = (summary.symbolic - summary.positional).groupby(summary.layer).median()
+    found = stats.kendalltau(lead.index, lead) if len(lead) > 2 else None
+    if found is None or not found.pvalue <= 0.05:
+        return "Heads do not clearly change with depth"
+    return f"Later layers lean more {'symbolic' if found.statistic > 0 else 'positional'}"
+
+
 def split_layers(summary: pd.DataFrame, score: str) -> tuple[float, float]:
     """Return the median of a score over heads in the first and the second half of the layers.
 
     >>> split_layers(pd.DataFrame({"layer": [0, 1, 2, 3], "positional": [0.9, 0.7, 0.2, 0.4]}), "positional")
     (0.8, 0.30000000000000004)
     """
-    early = summary.layer < (summary.layer.max() + 1) / 2
+    early = summary.layer < (summary.layer.max() + 1) // 2
     return float(summary[score][early].median()), float(summary[score][~early].median())
 
 

@@ -6,7 +6,16 @@ Tables are those of `possym.experiments.real_models` and `possym.language_heads`
 import altair as alt
 import pandas as pd
 
-from ..language_heads import MEASURES, frequency_pattern, gathered, knob_effects
+from ..language_heads import (
+    MEASURES,
+    frequency_pattern,
+    gathered,
+    knob_effects,
+    of_task,
+    own_effects,
+    thirds,
+    with_large_logits,
+)
 from . import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC
 from .profile import number
 
@@ -17,8 +26,14 @@ FREQUENCY = "frequency ID (1 is the fastest)"
 
 
 def score_color(title: str | None = None) -> alt.Color:
-    """Return the colours of the two scores."""
-    return alt.Color("score:N", title=title).scale(domain=list(SCORE_COLORS), range=list(SCORE_COLORS.values()))
+    """Return the colours of the two scores; the legend stays opaque where a pale band is drawn too."""
+    scale = alt.Scale(domain=list(SCORE_COLORS), range=list(SCORE_COLORS.values()))
+    return alt.Color("score:N", title=title, scale=scale).legend(symbolOpacity=1)
+
+
+def across(title: str | None) -> alt.X:
+    """Return the axis of frequencies."""
+    return alt.X("frequency_id:Q", title=title).scale(nice=False, padding=8).axis(tickMinStep=1)
 
 
 def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.VConcatChart:
@@ -36,15 +51,15 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
         alt.Chart(table)
         .mark_circle()
         .encode(
-            x=alt.X("positional:Q", title="positional score").scale(domain=[0, 1]),
-            y=alt.Y("symbolic:Q", title="symbolic score").scale(domain=[0, 1]),
+            x=alt.X("positional:Q", title="Positional score").scale(domain=[0, 1]),
+            y=alt.Y("symbolic:Q", title="Symbolic score").scale(domain=[0, 1]),
             color=alt.Color("layer:Q", title="layer").scale(scheme="viridis"),
             size=alt.condition(picked, alt.value(220), alt.value(50)),
             opacity=alt.condition(picked, alt.value(1), alt.value(0.65)),
             tooltip=["name:N", number("positional"), number("symbolic"), number("entropy", ".2f")],
         )
         .add_params(picked)
-        .properties(width=420, height=300)
+        .properties(height=300)
     )
     packed = pack_profiles(frequencies)
     base = alt.Chart(packed).transform_filter(picked).transform_flatten(["frequency_id", *SCORE_COLORS, "logit_norm"])
@@ -52,21 +67,21 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
         base.transform_fold(list(SCORE_COLORS), as_=["score", "value"])
         .mark_line(point=True)
         .encode(
-            x=alt.X("frequency_id:Q", title=None).axis(tickMinStep=1),
+            x=across(None),
             y=alt.Y("value:Q", title="score").scale(domain=[0, 1]),
             color=score_color(),
             tooltip=["name:N", "frequency_id:Q", "score:N", number("value")],
         )
-        .properties(width=420, height=150)
+        .properties(height=150)
     )
     norms = (
         base.mark_bar(color=NEUTRAL)
         .encode(
-            x=alt.X("frequency_id:Q", title=FREQUENCY).axis(tickMinStep=1),
+            x=across(FREQUENCY),
             y=alt.Y("logit_norm:Q", title="norm of logits"),
             tooltip=["name:N", "frequency_id:Q", number("logit_norm", ".2f")],
         )
-        .properties(width=420, height=80)
+        .properties(height=80)
     )
     trade = "trade one score for the other" if r < -0.5 else "do not clearly trade one score for the other"
     return (
@@ -111,10 +126,10 @@ def all_profiles(frequencies: pd.DataFrame) -> alt.LayerChart:
         )
         .mark_line(strokeWidth=1.2)
         .encode(
-            x=alt.X("x:Q", title="head; in each cell from the fastest frequency to the slowest")
+            x=alt.X("x:Q", title="head; in a cell from fast to slow")
             .scale(domain=[-0.5, heads - 0.5], nice=False)
             .axis(values=list(range(heads)), format="d"),
-            y=alt.Y("y:Q", title="layer; in each cell from score 0 up to 1")
+            y=alt.Y("y:Q", title="layer; in a cell from score 0 up to 1")
             .scale(domain=[layers - 0.5, -0.5], nice=False)
             .axis(values=list(range(layers)), format="d", grid=False),
             color=score_color(),
@@ -132,63 +147,106 @@ def all_profiles(frequencies: pd.DataFrame) -> alt.LayerChart:
     )
 
 
-def scores_by_frequency(frequencies: pd.DataFrame, task: str, blocks: str) -> alt.VConcatChart:
-    """Draw both scores and the logit norm by frequency over all heads: medians and quartiles."""
-    table = frequency_pattern(frequencies, task, blocks)
-    parts = [
-        table.rename(columns={name: "value", f"{name}_low": "low", f"{name}_high": "high"})[
-            ["frequency_id", "angle", "value", "low", "high"]
-        ].assign(score=name)
-        for name in (*SCORE_COLORS, "logit_norm")
+def scores_by_frequency(frequencies: pd.DataFrame, task: str) -> alt.VConcatChart:
+    """Draw both scores and the logit norm by frequency over heads: medians and quartiles.
+
+    Two switches choose what changes places and whether all planes count or the quarter with the largest logits.
+    """
+    scopes = {"all planes": 1.0, "largest logits": 0.25}
+    cuts = frequencies.loc[frequencies["task"] == task, "blocks"].unique().tolist()
+    parts = []
+    for cut in cuts:
+        rows = of_task(frequencies, task, cut)
+        for scope, share in scopes.items():
+            table = frequency_pattern(with_large_logits(rows, share))
+            for name in (*SCORE_COLORS, "logit_norm"):
+                columns = {name: "value", f"{name}_low": "low", f"{name}_high": "high"}
+                values = table.rename(columns=columns)[["frequency_id", "angle", "value", "low", "high"]]
+                parts.append(values.assign(score=name, cut=cut, scope=scope))
+    table = pd.concat(parts)
+    switches = [
+        alt.param(name="cut", value=cuts[0], bind=alt.binding_radio(options=cuts, name="What moves ")),
+        alt.param(name="scope", value="largest logits", bind=alt.binding_radio(options=list(scopes), name="Planes ")),
     ]
-    scores, norms = pd.concat(parts[:2]), parts[2]
     tooltip = ["frequency_id:Q", number("angle", ".3g"), number("value"), number("low"), number("high")]
 
     def panel(data: pd.DataFrame, y: alt.Y, color, x: str | None, height: int) -> alt.LayerChart:
-        base = alt.Chart(data).encode(x=alt.X("frequency_id:Q", title=x).axis(tickMinStep=1), color=color)
+        shown = alt.Chart(data).transform_filter("datum.cut == cut && datum.scope == scope")
+        base = shown.encode(x=across(x), color=color)
         band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q"), y2="high:Q")
-        return (band + base.mark_line(point=True).encode(y=y, tooltip=tooltip)).properties(width=420, height=height)
+        return (band + base.mark_line(point=True).encode(y=y, tooltip=tooltip)).properties(height=height)
 
-    above = panel(scores, alt.Y("value:Q", title="score").scale(domain=[0, 1]), score_color(), None, 190)
+    is_norm = table["score"] == "logit_norm"
+    above = panel(table[~is_norm], alt.Y("value:Q", title="score").scale(domain=[0, 1]), score_color(), None, 190)
     norm = alt.Y("value:Q", title="norm of logits").scale(type="symlog")
-    below = panel(norms, norm, alt.value(NEUTRAL), FREQUENCY, 100)
-    ahead = table.loc[table["symbolic"] > table["positional"], "frequency_id"]
-    strongest = int(table.loc[table["logit_norm"].idxmax(), "frequency_id"])
-    share = f"{len(ahead)} of {len(table)} frequencies score more symbolic than positional" + (
-        f", IDs {int(ahead.min())} to {int(ahead.max())}" if len(ahead) else ""
+    below = panel(table[is_norm], norm, alt.value(NEUTRAL), FREQUENCY, 100)
+    words = {cut: thirds_in_words(of_task(frequencies, task, cut)) for cut in cuts}
+    return (
+        alt.vconcat(above, below)
+        .add_params(*switches)
+        .properties(
+            title=alt.Title(
+                f"Where logits are large: {'; '.join(f'by {cut} {said}' for cut, said in words.items())}",
+                subtitle="Median and quartiles over heads; below, the size of the logits. Switch to all planes",
+            ),
+            description="Line charts of both scores and the logit norm by RoPE frequency over heads. Medians in the "
+            f"quarter of planes with the largest logits, {'; '.join(medians(frequencies, task, cut) for cut in cuts)}.",
+        )
     )
-    return alt.vconcat(above, below).properties(
-        title=alt.Title(
-            f"Over heads, {share}", subtitle="Median and quartiles over all heads; below, size of the logits"
-        ),
-        description=f"Line charts by RoPE frequency over all heads: {share}; the largest logits are at ID {strongest}.",
+
+
+def thirds_in_words(planes: pd.DataFrame, margin: float = 0.1) -> str:
+    """Return which score leads by ``margin`` in the fast and in the slow third of the planes with large logits."""
+    found = thirds(planes, 0.25)
+    kinds = {}
+    for name in ("fast", "slow"):
+        if name in found:
+            lead = found[name]["symbolic"] - found[name]["positional"]
+            kinds[name] = "symbolic" if lead >= margin else "positional" if lead <= -margin else "both alike"
+    return ", ".join(f"{name} frequencies {kind}" for name, kind in kinds.items())
+
+
+def medians(frequencies: pd.DataFrame, task: str, cut: str) -> str:
+    """Return the median scores of fast and slow planes with large logits, in words."""
+    found = thirds(of_task(frequencies, task, cut), 0.25)
+    return f"by {cut}: " + ", ".join(
+        f"{name} positional {found[name]['positional']:.2f} and symbolic {found[name]['symbolic']:.2f}"
+        for name in ("fast", "slow")
+        if name in found
     )
 
 
 def attention_under_permutation(examples: pd.DataFrame) -> alt.VConcatChart:
     """Draw the attention of three heads by statement, before and after a permutation, at the places and with contents.
 
-    Grey: before. Colour: after. A positional head's coloured line stays on the grey one.
+    Attention is shown as a share of what the statements get together. Grey: before. Colour: after. A positional head's
+    coloured line stays on the grey one, a symbolic head's lies on the dotted one.
     """
     panels, words = [], []
     for kind in ("positional", "symbolic", "uniform"):
         rows = examples[examples["kind"] == kind]
+        total = float(rows["before"].sum())
+        rows = rows.assign(before=rows["before"] / total, after=rows["after"] / rows["after"].sum())
         before = rows.set_index("place")["before"]
         moved = rows.assign(moved=[before[content] for content in rows["content"]])
         stays = moved["after"].corr(moved["before"])
         follows = moved["after"].corr(moved["moved"])
         layer, head = int(rows["layer"].iloc[0]), int(rows["head"].iloc[0])
-        words.append(f"{kind}: correlation {stays:.2f} with the places, {follows:.2f} with the contents")
-        series = {"before": "before", "after": "after", "moved": "before, moved with its statement"}
+        part = f"{100 * total:.2g} %"
+        words.append(
+            f"{kind}: correlation {stays:.2f} with the places, {follows:.2f} with the contents, {part} of its "
+            "attention on statements"
+        )
+        series = {"before": "before", "after": "after", "moved": "before, moved along"}
         long = moved.melt(["place"], list(series), "when", "attention")
         long["when"] = long["when"].map(series)
-        color = {"before": NEUTRAL, "after": KINDS.get(kind, CATEGORIES[0]), series["moved"]: CATEGORIES[0]}
+        color = {"before": NEUTRAL, "after": KINDS.get(kind, CATEGORIES[1]), series["moved"]: CATEGORIES[0]}
         panels.append(
             alt.Chart(long)
             .mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=1.5)
             .encode(
-                x=alt.X("place:Q", title="place of the statement").axis(tickMinStep=1),
-                y=alt.Y("attention:Q", title="attention"),
+                x=alt.X("place:Q", title="place of the statement").scale(nice=False, padding=8).axis(tickMinStep=1),
+                y=alt.Y("attention:Q", title="share"),
                 color=alt.Color("when:N", title=None).scale(domain=list(color), range=list(color.values())),
                 strokeDash=alt.StrokeDash("when:N", title=None).scale(
                     domain=list(color), range=[[1, 0], [1, 0], [2, 3]]
@@ -196,11 +254,13 @@ def attention_under_permutation(examples: pd.DataFrame) -> alt.VConcatChart:
                 tooltip=["place:Q", "when:N", number("attention", ".4f")],
             )
             .properties(
-                width=420,
                 height=110,
                 title=alt.Title(
-                    f"The most {kind} head: layer {layer}, head {head}",
-                    subtitle=f"After the permutation r = {stays:.2f} with the places, {follows:.2f} with the contents",
+                    f"Most {kind}: layer {layer}, head {head}",
+                    subtitle=[
+                        f"After, r = {stays:.2f} with places, {follows:.2f} with contents",
+                        f"{part} of its attention is on statements",
+                    ],
                     fontSize=12,
                 ),
             )
@@ -209,7 +269,10 @@ def attention_under_permutation(examples: pd.DataFrame) -> alt.VConcatChart:
         alt.vconcat(*panels)
         .resolve_scale(color="independent", strokeDash="independent")
         .properties(
-            title=alt.Title("Shuffled statements: what stays and what follows", subtitle="Attention of the last token"),
+            title=alt.Title(
+                "Shuffled statements: what stays and what follows",
+                subtitle="Attention of the last token, as a share of what all statements get",
+            ),
             description=f"Line charts of attention by statement before and after a permutation. {'; '.join(words)}.",
         )
     )
@@ -255,51 +318,86 @@ def queries_and_keys(planes: pd.DataFrame) -> alt.Chart:
     )
 
 
-def choices(table: pd.DataFrame) -> alt.HConcatChart:
-    """Draw what each changed choice does to the ranking of heads and to the scores' correlation.
+def choices(table: pd.DataFrame) -> alt.Chart:
+    """Draw what each changed choice does to the ranking of heads and to their median scores.
 
     Args:
         table: see `possym.language_heads.sensitivity_table`.
     """
+    names = {
+        "rank_correlation": "rank correlation",
+        **{name: name for name in SCORE_COLORS},
+    }
     data = table.assign(row=table["choice"] + ": " + table["value"])
-    order = data["row"].tolist()
-    y = alt.Y("row:N", title=None, sort=order).axis(labelLimit=220)
-    opacity = alt.condition("datum.default", alt.value(0.35), alt.value(1))
-    tooltip = ["row:N", number("rank_correlation"), number("r"), number("positional"), number("symbolic")]
-    rank = (
-        alt.Chart(data)
-        .mark_point(filled=True, color=CATEGORIES[0], size=60)
-        .encode(
-            x=alt.X("rank_correlation:Q", title="rank correlation with the default").scale(
-                domain=[min(0, data["rank_correlation"].min()), 1]
-            ),
-            y=y,
-            opacity=opacity,
-            tooltip=tooltip,
-        )
-        .properties(width=170, height=17 * len(data))
-    )
-    long = data.drop(columns="value").melt(["row", "default"], list(SCORE_COLORS), "score", "value")
-    scores = (
-        alt.Chart(long)
-        .mark_point(filled=True, size=60)
-        .encode(
-            x=alt.X("value:Q", title="median score over heads").scale(domain=[0, 1]),
-            y=alt.Y("row:N", title=None, sort=order).axis(None),
-            color=score_color(),
-            opacity=opacity,
-            tooltip=["row:N", "score:N", number("value")],
-        )
-        .properties(width=170, height=17 * len(data))
-    )
+    long = data.drop(columns="value").melt(["row", "r", "default"], list(names), "measure", "value")
+    long["measure"] = long["measure"].map(names)
+    colors = [CATEGORIES[0], *SCORE_COLORS.values()]
     changed = data[~data["default"]]
     worst = changed.loc[changed["rank_correlation"].idxmin()]
     title = (
         f"Of these choices, {worst['row']} reorders the heads most (rank correlation {worst['rank_correlation']:.2f})"
     )
-    return alt.hconcat(rank, scores).properties(
-        title=alt.Title(title, subtitle="One choice changed at a time; pale: the default"),
-        description=f"Dot plots by way of scoring: rank correlation with the default, and median scores. {title}.",
+    return (
+        alt.Chart(long)
+        .mark_point(filled=True, size=60)
+        .encode(
+            x=alt.X("value:Q", title=None).scale(domain=[min(0, long["value"].min()), 1]),
+            y=alt.Y("row:N", title=None, sort=data["row"].tolist()).axis(labelLimit=220, grid=True),
+            color=alt.Color("measure:N", title=None).scale(domain=list(names.values()), range=colors).legend(columns=1),
+            shape=alt.Shape("measure:N", title=None).scale(
+                domain=list(names.values()), range=["diamond", "circle", "circle"]
+            ),
+            opacity=alt.condition("datum.default", alt.value(0.35), alt.value(1)),
+            tooltip=["row:N", "measure:N", number("value"), number("r")],
+        )
+        .properties(
+            height=19 * len(data),
+            title=alt.Title(
+                title,
+                subtitle="Rank correlation of heads with the default, and median scores; one choice changed at a time. "
+                "Pale: the default. Tooltips give r over heads",
+            ),
+            description=f"Dot plot by way of scoring: rank correlation with the default, and median scores. {title}.",
+        )
+    )
+
+
+def agreement(between: pd.DataFrame) -> alt.Chart:
+    """Draw the rank correlation of heads between every two tasks, apart by whether the same thing moves in both.
+
+    Args:
+        between: see `possym.language_heads.over_tasks`; names end in "by" and what changes places.
+    """
+    first, second = (between[side].str.rsplit(", by ", n=1).str[-1] for side in ("first", "second"))
+    names = {True: "the same moves", False: "another moves"}
+    table = between.assign(moves=(first == second).map(names))[between["first"] != between["second"]]
+    medians = table.groupby("moves")["rank_correlation"].median()
+    alike, unlike = (medians[name] for name in names.values())
+    title = f"Heads rank alike as long as the same thing moves: median {alike:.2f}, else {unlike:.2f}"
+    if alike < unlike + 0.1:
+        title = f"Ranks of heads agree no better when the same thing moves: median {alike:.2f}, else {unlike:.2f}"
+    order = between["first"].unique().tolist()
+    return (
+        alt.Chart(table)
+        .mark_point(filled=True, size=80, opacity=0.8)
+        .encode(
+            x=alt.X("rank_correlation:Q", title="rank correlation").scale(
+                domain=[min(0, table["rank_correlation"].min()), 1]
+            ),
+            y=alt.Y("first:N", title=None, sort=order).axis(
+                labelLimit=220, grid=True, labelExpr="replace(datum.label, 'binding, ', '')"
+            ),
+            color=alt.Color("moves:N", title=None)
+            .scale(domain=list(names.values()), range=[CATEGORIES[0], CATEGORIES[1]])
+            .legend(columns=1),
+            shape=alt.Shape("moves:N", title=None).scale(domain=list(names.values()), range=["circle", "diamond"]),
+            tooltip=["first:N", "second:N", number("rank_correlation")],
+        )
+        .properties(
+            height=30 * len(order),
+            title=alt.Title(title, subtitle="Of the heads' lead, symbolic less positional. A dot is a pair of tasks"),
+            description=f"Dot plot of rank correlations between {len(order)} tasks. {title}.",
+        )
     )
 
 
@@ -318,8 +416,8 @@ def known_heads(table: pd.DataFrame) -> alt.Chart:
     return (
         order.mark_point(filled=True)
         .encode(
-            x=alt.X("positional:Q", title="positional score").scale(domain=[0, 1]),
-            y=alt.Y("symbolic:Q", title="symbolic score").scale(domain=[0, 1]),
+            x=alt.X("positional:Q", title="Positional score").scale(domain=[0, 1]),
+            y=alt.Y("symbolic:Q", title="Symbolic score").scale(domain=[0, 1]),
             color=alt.Color("known:N", title=None).scale(domain=list(KNOWN_COLORS), range=list(KNOWN_COLORS.values())),
             shape=alt.Shape("known:N", title=None).scale(
                 domain=list(KNOWN_COLORS), range=["square", "diamond", "circle"]
@@ -330,9 +428,8 @@ def known_heads(table: pd.DataFrame) -> alt.Chart:
                      number("positional"), number("symbolic")],
         )
         .properties(
-            width=420,
             height=340,
-            title=alt.Title("Where heads of known function fall", subtitle=words),
+            title=alt.Title("Where heads of known function fall", subtitle=words[0].upper() + words[1:]),
             description=f"Scatter plot of heads by both scores, heads of known function marked. {words}.",
         )
     )  # fmt: skip
@@ -366,7 +463,7 @@ def knob(table: pd.DataFrame, heads: str = "all", how: str = "silence") -> alt.V
             )
         )
         line = alt.Chart(pd.DataFrame({"base": [base]})).mark_rule(strokeDash=[4, 3]).encode(x="base:Q")
-        panels.append((line + points).properties(width=360, height=17 * len(order)))
+        panels.append((line + points).properties(height=17 * len(order)))
     left = effects[effects["measure"] == "induction"].groupby("kind")["value"].mean()
     start = effects.loc[effects["measure"] == "induction", "base"].iloc[0]
     verb = {"silence": "Silencing", "unrotate": "Not rotating"}[how]
@@ -378,4 +475,56 @@ def knob(table: pd.DataFrame, heads: str = "all", how: str = "silence") -> alt.V
             subtitle=f"Edited in {where}. Dashed: the model as it is; grey: random bands of the same size",
         ),
         description=f"Dot plots of abilities by edited band. {'; '.join(words)}.",
+    )
+
+
+def knob_in_known_heads(table: pd.DataFrame) -> alt.VConcatChart:
+    """Draw what the attention of known heads loses when a band is silenced in all heads or in known heads alone."""
+    sets = {"all": "all heads", "previous-token heads": "previous-token", "induction heads": "induction"}
+    effects = pd.concat([knob_effects(table, heads).assign(heads=name) for heads, name in sets.items()])
+    effects = effects[effects["band"].isin(BAND_COLORS)]
+    panels = []
+    for measure in ("previous_token", "induction"):
+        rows = effects[effects["measure"] == measure]
+        points = (
+            alt.Chart(rows)
+            .mark_point(filled=True, size=80, opacity=0.75)
+            .encode(
+                x=alt.X("change:Q", title=["change of the", MEASURES[measure]]).scale(zero=True),
+                y=alt.Y("heads:N", title=None, sort=list(sets.values())).axis(
+                    grid=True, labelExpr="split(replace(datum.label, '-', '-|'), '|')"
+                ),
+                color=alt.Color("band:N", title="silenced band").scale(
+                    domain=list(BAND_COLORS), range=list(BAND_COLORS.values())
+                ),
+                shape=alt.Shape("band:N", title="silenced band").scale(
+                    domain=list(BAND_COLORS), range=["diamond", "square", "circle"]
+                ),
+                tooltip=[
+                    "heads:N",
+                    "band:N",
+                    "frequencies:N",
+                    number("value"),
+                    number("base"),
+                    number("change", "+.3f"),
+                ],
+            )
+        )
+        line = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(strokeDash=[4, 3]).encode(x="zero:Q")
+        panels.append((line + points).properties(height=36 * len(sets)))
+    own = own_effects(table)
+    words = "; ".join(
+        f"in {row.heads} {row.own_change:+.2f} without the {row.own} band (more than {row.beaten} of {row.draws} "
+        f"random ones take), {row.other_change:+.2f} without the other"
+        for row in own.itertuples()
+    )
+    paired = (own["own_change"] < own["other_change"] - 0.1).all()
+    title = (
+        "Previous-token heads need the positional band, induction heads the symbolic one"
+        if paired
+        else "Kinds of head and bands do not pair off"
+    )
+    return alt.vconcat(*panels).properties(
+        title=alt.Title(title, subtitle=f"Edited heads down, bands in colour. Change of their attention: {words}"),
+        description=f"Dot plots of the change of attention by edited heads and silenced band. {title}: {words}.",
     )

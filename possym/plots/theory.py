@@ -12,11 +12,8 @@ CURVES = ["smallest over inputs", "largest over inputs", "bound of theorem 3.2"]
 
 def curve_color(names: list[str]) -> alt.Color:
     """Return the colour encoding of the exact curves and the bound."""
-    return (
-        alt.Color("curve:N", title=None)
-        .scale(domain=names, range=[*(CATEGORIES[0], CATEGORIES[3])[: len(names) - 1], NEUTRAL])
-        .legend(columns=3)
-    )
+    colors = [*(CATEGORIES[0], CATEGORIES[3])[: len(names) - 1], NEUTRAL]
+    return alt.Color("curve:N", title=None).scale(domain=names, range=colors)
 
 
 def index_discrepancy(theta: float = 0.8, length: int = 100) -> alt.LayerChart:
@@ -107,7 +104,7 @@ def discrepancy_layers(
     """Return curves of a gap by length, up to a length that a slider sets."""
     names = CURVES if log else ["margin of the worst input", CURVES[2]]
     ticks = [10.0**power for power in range(-6, 1)] if log else alt.Undefined
-    scale = alt.Scale(type="log", domainMin=1e-6, clamp=True) if log else alt.Scale()
+    scale = alt.Scale(type="log", domain=[1e-6, 2], clamp=True) if log else alt.Scale()
     encoding = {
         "x": alt.X("length:Q", title="Length n (places, the query's included)"),
         "y": alt.Y("gap:Q", title="Logit difference", scale=scale).axis(values=ticks),

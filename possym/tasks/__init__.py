@@ -2,6 +2,18 @@
 
 from .batch import Batch
 from .canonical import IndexTask, PartialInductionTask, RetrievalTask
+from .mixed import MixedTask
 from .multihop import LetterTask, NumberTask
+from .onehop import OneHop, OneHopTask
 
-__all__ = ["Batch", "IndexTask", "LetterTask", "NumberTask", "PartialInductionTask", "RetrievalTask"]
+__all__ = [
+    "Batch",
+    "IndexTask",
+    "LetterTask",
+    "MixedTask",
+    "NumberTask",
+    "OneHop",
+    "OneHopTask",
+    "PartialInductionTask",
+    "RetrievalTask",
+]

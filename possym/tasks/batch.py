@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, as_whole
 
 
 class Batch(NamedTuple):
@@ -48,12 +48,13 @@ class Task:
         return strings(tokens.tolist())
 
 
-def check_count(name: str, value: int, low: int, high: int | None = None, why: str = "") -> None:
-    """Raise an InputError unless ``value`` is a whole number from ``low`` to ``high`` (None: no limit)."""
-    good = isinstance(value, int) and not isinstance(value, bool) and value < 2**63
-    if not good or value < low or (high is not None and value > high):
+def check_count(name: str, value: int, low: int, high: int | None = None, why: str = "") -> int:
+    """Return a whole number from ``low`` to ``high`` (None: no limit) as an int, or raise an InputError."""
+    found = as_whole(value)
+    if found is None or found < low or (high is not None and found > high):
         limits = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise InputError(f"{name} = {value!r}: give a whole number {limits}{why and f' ({why})'}")
+        raise InputError(f"{name} = {value!r:.40}: give a whole number {limits}{why and f' ({why})'}")
+    return found
 
 
 def check_generator(generator: torch.Generator | None) -> torch.Generator:

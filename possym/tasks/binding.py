@@ -105,7 +105,7 @@ class BindingTask:
     """
 
     def __init__(self, tokenizer: Any, pairs: int = 64):
-        check_count("pairs", pairs, 2)
+        pairs = check_count("pairs", pairs, 2)
         self.tokenizer = tokenizer
         self.pairs = pairs
         self.names = one_token(tokenizer, NAMES)
@@ -130,7 +130,7 @@ class BindingTask:
         Raises:
             InputError: ``n`` or ``generator`` do not fit, or the tokenizer splits statements unevenly.
         """
-        check_count("n", n, 1)
+        n = check_count("n", n, 1)
         generator = check_generator(generator)
         rounds = [torch.randperm(self.pairs, generator=generator) for _ in range(-(-n // self.pairs))]
         asked = torch.cat(rounds)[:n]

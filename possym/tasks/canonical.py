@@ -22,12 +22,11 @@ from .batch import (
 
 def _check_sample(
     n: int, hops: int | None, length: int, generator: torch.Generator | None, longest: int | None, why: str
-) -> torch.Generator:
-    check_count("n", n, 1)
+) -> tuple[int, int, torch.Generator]:
+    """Return n, length and the generator, checked."""
     if hops is not None:
         check_count("hops", hops, 1, 1, "or None, which is the same here")
-    check_count("length", length, 2, longest, why)
-    return check_generator(generator)
+    return check_count("n", n, 1), check_count("length", length, 2, longest, why), check_generator(generator)
 
 
 def _draw_answers(
@@ -68,9 +67,8 @@ class IndexTask(Task):
     """
 
     def __init__(self, symbols: int = 32, max_length: int = 128) -> None:
-        check_count("symbols", symbols, 2)
-        check_count("max_length", max_length, 2)
-        self.symbols, self.max_length = symbols, max_length
+        self.symbols = check_count("symbols", symbols, 2)
+        self.max_length = check_count("max_length", max_length, 2)
         self.vocabulary = letter_names(symbols) + [str(i) for i in range(1, max_length)]
 
     def sample(
@@ -93,7 +91,7 @@ class IndexTask(Task):
         >>> IndexTask().sample(3).tokens.shape
         torch.Size([3, 17])
         """
-        generator = _check_sample(
+        n, length, generator = _check_sample(
             n, hops, length, generator, self.max_length, "for more, make the task with a larger max_length"
         )
         answer, place, hops, path = _draw_answers(n, length, self.symbols, generator)
@@ -135,9 +133,8 @@ class _PairTask(Task):
     """
 
     def __init__(self, symbols: int, attributes: int) -> None:
-        check_count("symbols", symbols, 2)
-        check_count("attributes", attributes, 2)
-        self.symbols, self.attributes = symbols, attributes
+        self.symbols = check_count("symbols", symbols, 2)
+        self.attributes = check_count("attributes", attributes, 2)
         names, values = letter_names(symbols), [str(i + 1) for i in range(attributes)]
         self.vocabulary = [name + value for name in names for value in values] + names + values
 
@@ -212,7 +209,7 @@ class RetrievalTask(_PairTask):
         >>> RetrievalTask().sample(3).tokens.shape
         torch.Size([3, 17])
         """
-        generator = _check_sample(
+        n, length, generator = _check_sample(
             n, hops, length, generator, self.symbols + 1, "symbols do not repeat; for more, make the task with more"
         )
         drawn = _draw_answers(n, length, self.attributes, generator)
@@ -281,7 +278,7 @@ class PartialInductionTask(_PairTask):
         >>> PartialInductionTask().sample(3, length=128).tokens.shape
         torch.Size([3, 128])
         """
-        generator = _check_sample(n, hops, length, generator, None, "one pair and the query")
+        n, length, generator = _check_sample(n, hops, length, generator, None, "one pair and the query")
         device = generator.device
         drawn = _draw_answers(n, length, self.attributes, generator)
         place = drawn[1]

@@ -9,6 +9,7 @@ inputs get extra target tokens before the window, which the answer never needs.
 from functools import lru_cache
 from itertools import combinations
 from string import ascii_lowercase
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,31 +41,41 @@ def _stopovers(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     return torch.tensor(table).to(device), (count.cumsum(0) - count).to(device), count.to(device)
 
 
-def _draw_paths(
-    n: int, hops: int | None, length: int, labels: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw hops (n,), places (n, 5) with the answer's place repeated after the end, and labels (n,) of answers."""
+class Paths(NamedTuple):
+    """Hops (n,), kind (n,) of the first hop, places (n, 5) the answer's repeated, answer labels (n,)."""
+
+    hops: Tensor
+    kind: Tensor
+    places: Tensor
+    label: Tensor
+
+
+def draw_paths(n: int, hops: int | None, length: int, labels: int, generator: torch.Generator, kinds: int = 1) -> Paths:
+    """Draw paths; answers' places and labels are balanced within each number of hops and kind of the first hop."""
     device = generator.device
     one_group = torch.zeros(n, dtype=torch.int64, device=device)
     hop_class = balanced(one_group, 1, MAX_HOPS, generator) if hops is None else one_group + hops - 1
-    target = balanced(hop_class, MAX_HOPS, TARGETS, generator)[:, None]
-    label = balanced(hop_class, MAX_HOPS, labels, generator)
+    kind = one_group if kinds == 1 else balanced(hop_class, MAX_HOPS, kinds, generator)
+    group, groups = hop_class * kinds + kind, MAX_HOPS * kinds
+    target = balanced(group, groups, TARGETS, generator)[:, None]
+    label = balanced(group, groups, labels, generator)
     table, first, count = _stopovers(device)
     stops = table[first[hop_class] + uniform(count[hop_class], (n,), generator)]
     places = torch.cat([torch.full_like(target, WINDOW - 1), torch.where(stops < 0, target, stops), target], 1)
-    return hop_class + 1, places + (length - WINDOW), label
+    return Paths(hop_class + 1, kind, places + (length - WINDOW), label)
 
 
-def _public_path(places: Tensor, hops: Tensor) -> Tensor:
+def public_path(places: Tensor, hops: Tensor) -> Tensor:
+    """Return the path of a `Batch`: places (n, 5) with −1 after the answer's."""
     return places.masked_fill(torch.arange(MAX_HOPS + 1, device=hops.device) > hops[:, None], -1)
 
 
-def _check_sample(n: int, hops: int | None, length: int, generator: torch.Generator | None) -> torch.Generator:
-    check_count("n", n, 1)
+def check_sample(n: int, hops: int | None, length: int, generator: torch.Generator | None):
+    """Return the arguments of ``sample``, checked, or raise an InputError that says what is wrong with them."""
     if hops is not None:
-        check_count("hops", hops, 1, MAX_HOPS, "or None for all in equal share")
-    check_count("length", length, WINDOW, why="8 target tokens, 8 pre-target tokens and the query")
-    return check_generator(generator)
+        hops = check_count("hops", hops, 1, MAX_HOPS, "or None for all in equal share")
+    length = check_count("length", length, WINDOW, why="8 target tokens, 8 pre-target tokens and the query")
+    return check_count("n", n, 1), hops, length, check_generator(generator)
 
 
 class NumberTask(Task):
@@ -113,16 +124,16 @@ class NumberTask(Task):
         >>> task.decode(batch.tokens[0, -1]) == str(16 - place.item())
         True
         """
-        generator = _check_sample(n, hops, length, generator)
+        n, hops, length, generator = check_sample(n, hops, length, generator)
         device = generator.device
-        hops, places, answer = _draw_paths(n, hops, length, self.LETTERS, generator)
+        hops, _, places, answer = draw_paths(n, hops, length, self.LETTERS, generator)
         targets = torch.randint(self.LETTERS, (n, length - PRE_TARGETS - 1), generator=generator, device=device)
         window_places = torch.arange(TARGETS, WINDOW, device=device)
         integers = 1 + uniform(window_places, (n, PRE_TARGETS + 1), generator)
         tokens = torch.cat([targets, self.LETTERS - 1 + integers], 1)
         tokens.scatter_(1, places[:, :-1], self.LETTERS - 1 + places[:, :-1] - places[:, 1:])
         tokens.scatter_(1, places[:, -1:], answer[:, None])
-        return Batch(tokens, answer, hops, _public_path(places, hops))
+        return Batch(tokens, answer, hops, public_path(places, hops))
 
     def solve(self, tokens: Tensor) -> Tensor:
         """Return the answers (n,) of ``tokens`` (n, length), of any length and number of hops, by jumping.
@@ -196,9 +207,9 @@ class LetterTask(Task):
         >>> task.decode(batch.tokens[0, -1])[1] == task.decode(batch.answer[0])[0]
         True
         """
-        generator = _check_sample(n, hops, length, generator)
+        n, hops, length, generator = check_sample(n, hops, length, generator)
         device, size = generator.device, self.LETTERS
-        hops, places, answer = _draw_paths(n, hops, length, size * size, generator)
+        hops, _, places, answer = draw_paths(n, hops, length, size * size, generator)
         # A random order of the letters, shifted so that the answer's comes first, then those that lead to it.
         letters = torch.rand(n, size, generator=generator, device=device).argsort(1)
         letters = (letters + (answer // size)[:, None] - letters[:, :1]) % size
@@ -211,7 +222,7 @@ class LetterTask(Task):
         second.scatter_(1, places[:, -1:], answer[:, None] % size)
         tokens = size * first + second
         tokens[:, -PRE_TARGETS - 1 :] += size * size
-        return Batch(tokens, answer, hops, _public_path(places, hops))
+        return Batch(tokens, answer, hops, public_path(places, hops))
 
     def solve(self, tokens: Tensor) -> Tensor:
         """Return the answers (n,) of ``tokens`` (n, length), of any length and number of hops, by following letters.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, need
 from .batch import check_count
 
 
@@ -44,8 +44,7 @@ def text_tokens(tokenizer: Any, count: int, length: int) -> Tensor:
     >>> text_tokens(hub.load().tokenizer, 2, 64).shape
     torch.Size([2, 64])
     """
-    check_count("count", count, 1)
-    check_count("length", length, 2)
+    count, length = check_count("count", count, 1), check_count("length", length, 2)
     texts = list(natural_text().values())
     if count > len(texts):
         raise InputError(f"count = {count}: this Python ships {len(texts)} topics")
@@ -53,3 +52,26 @@ def text_tokens(tokenizer: Any, count: int, length: int) -> Tensor:
     if short := [len(row) for row in rows if len(row) < length]:
         raise InputError(f"length = {length}: one of the {count} longest topics has only {min(short)} tokens")
     return torch.tensor(rows)
+
+
+def byte_pieces(length: int, *, generator: torch.Generator | None = None) -> Tensor:
+    """Return (n, length) token ids, one a byte: all topics cut into pieces, in random order.
+
+    Args:
+        length: tokens of a piece.
+        generator: a CPU generator; None is a fresh one seeded 0.
+
+    Raises:
+        InputError: a length that is no whole number from 2 to that of the text.
+
+    >>> byte_pieces(64)[:8].shape
+    torch.Size([8, 64])
+    """
+    check_count("length", length, 2)
+    need(generator, (torch.Generator, type(None)), "generator")
+    text = torch.tensor(list("\n".join(natural_text().values()).encode()))
+    if length > len(text):
+        raise InputError(f"length = {length}: the text of this Python has {len(text)} bytes")
+    pieces = text[: len(text) // length * length].view(-1, length)
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    return pieces[torch.randperm(len(pieces), generator=generator)]

@@ -35,8 +35,8 @@ class Check:
     """A statement and the function that looks for its counterexamples; calling it gives the verdict.
 
     ``function`` returns (printed, repaired, counterexample). ``printed``: no counterexample to the statement as
-    printed was found; ``repaired``: none with the condition under ``conditions``; ``counterexample``: the one found
-    to the printed statement, or what bounds its use.
+    printed was found; ``repaired``: none with the condition under ``conditions``, and under it the statement still
+    says something; ``counterexample``: the one found to the printed statement, or "none", and what bounds its use.
     """
 
     name: str

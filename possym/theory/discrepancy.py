@@ -235,7 +235,7 @@ def lemma_beta(length: int, margin: float) -> float:
     >>> round(lemma_beta(3, 0.5), 4)
     1.3863
     """
-    need(margin, (int, float), "margin")
+    margin = need(margin, (int, float), "margin")
     return math.log(whole(length, "length", 2) - 1) / margin if margin > 0 else math.inf
 
 
@@ -274,7 +274,7 @@ def measured_beta(head: ConstructedHead, tokens: Tensor, answer: Tensor, high: f
 
     need(head, ConstructedHead, "head")
     need(answer, Tensor, "answer")
-    need(high, (int, float), "high")
+    high = need(high, (int, float), "high")
     whole(rounds, "rounds", 1)
     if answer.shape != head.check_tokens(tokens).shape[:-1] or answer.dtype != torch.int64:
         raise InputError(f"answer {tuple(answer.shape)} {answer.dtype}: give one int64 answer for each sequence")
@@ -341,7 +341,7 @@ def nearest_turn(theta: float, closeness: float) -> int:
     >>> nearest_turn(1.0, 1e-4)
     710
     """
-    need(closeness, (int, float), "closeness")
+    closeness = need(closeness, (int, float), "closeness")
     exact = Fraction(angle(theta)) / (2 * PI)
     if exact == 0 or not closeness >= 1e-12:
         raise InputError(f"theta = {theta!r}, closeness = {closeness!r}: give an angle ≠ 0 and a closeness ≥ 1e-12")

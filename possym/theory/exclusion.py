@@ -67,7 +67,7 @@ def mixed_head(logits: Tensor, mix: float) -> Tensor:
             [0.5000, 1.0000]])
     """
     logits = as_float(logits, "logits")
-    need(mix, (int, float), "mix")
+    mix = need(mix, (int, float), "mix")
     if logits.ndim != 1 or not math.isfinite(mix):
         raise InputError(f"logits {tuple(logits.shape)}, mix = {mix!r}: give logits (N,) and a finite number")
     return (1 - mix) * logits[:, None] + mix * logits[None, :]
@@ -92,7 +92,7 @@ def closer_by_score(scores: Scores, tolerance: float = 1e-9) -> Tensor:
     tensor(1, dtype=torch.int8)
     """
     need(scores, Scores, "scores")
-    need(tolerance, (int, float), "tolerance")
+    tolerance = need(tolerance, (int, float), "tolerance")
     difference = scores.positional - scores.symbolic
     return torch.where(difference.abs() <= tolerance, 0, difference.sign()).to(torch.int8)
 
@@ -117,7 +117,7 @@ def smallest_unseen_deviation(largest: int = 3) -> Tensor:
     tensor([[0., 2.],
             [1., 1.]], dtype=torch.float64)
     """
-    need(largest, int, "largest")
+    largest = need(largest, int, "largest")
     for entry in range(1, largest + 1):
         heads = integer_heads(2, entry)
         deviations = exclusion(heads)
@@ -143,8 +143,7 @@ def smallest_contradiction(count: int, largest: int, temperature: float = 1e-4) 
     >>> smallest_contradiction(2, 4) is None
     True
     """
-    for name, value in (("count", count), ("largest", largest)):
-        need(value, int, name)
+    count, largest = need(count, int, "count"), need(largest, int, "largest")
     if count not in (2, 3) or not 1 <= largest <= (9 if count == 2 else 4):
         raise InputError(f"count = {count}, largest = {largest}: give 2 keys and up to 9, or 3 keys and up to 4")
     for entry in range(1, largest + 1):

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError, need
+from ..errors import InputError, as_real, as_whole, need
 from ..rope import as_float, check_planes, rotate
 from ..scores import relocated_logits
 
@@ -92,9 +92,10 @@ class ConstructedHead(nn.Module):
         if beta is None:
             largest = (logits == logits.amax(-1, keepdim=True)).to(logits.dtype)
             return largest / largest.sum(-1, keepdim=True)
-        if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not 0 <= beta < math.inf:
-            raise InputError(f"beta = {beta!r}: give a finite number of at least 0, or None for hard attention")
-        return (beta * logits).softmax(-1)
+        inverse = as_real(beta)
+        if inverse is None or not 0 <= inverse < math.inf:
+            raise InputError(f"beta = {beta!r:.40}: give a finite number of at least 0, or None for hard attention")
+        return (inverse * logits).softmax(-1)
 
     def output(self, tokens: Tensor, beta: float | None = None) -> Tensor:
         """Return the output coordinates (..., n, O): attended values plus the query's residual."""
@@ -129,16 +130,18 @@ def turned(angles: Tensor) -> Tensor:
 
 def angle(value: float, name: str = "theta") -> float:
     """Return an angle in radians a place as a float, or raise an InputError."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InputError(f"{name} = {value!r}: give a finite angle in radians a place")
-    return float(value)
+    found = as_real(value)
+    if found is None or not math.isfinite(found):
+        raise InputError(f"{name} = {value!r:.40}: give a finite angle in radians a place")
+    return found
 
 
 def whole(value: int, name: str, least: int) -> int:
     """Return a whole number of at least ``least``, or raise an InputError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} = {value!r}: give a whole number of at least {least}")
-    return value
+    found = as_whole(value)
+    if found is None or found < least:
+        raise InputError(f"{name} = {value!r:.40}: give a whole number of at least {least} that 64 bits hold")
+    return found
 
 
 def t_index(values: Tensor, theta: float) -> ConstructedHead:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need
+from ..errors import InputError, as_real, need
 from ..rope import as_float
 from .heads import angle, whole
 
@@ -76,7 +76,7 @@ def shape(weight: Tensor, tolerance: float = 1e-12) -> str:
     ('U', 'mixed')
     """
     weight = as_float(weight, "weight")
-    need(tolerance, (int, float), "tolerance")
+    tolerance = need(tolerance, (int, float), "tolerance")
     if weight.ndim != 1 or len(weight) < 3:
         raise InputError(f"weight {tuple(weight.shape)}: give one curve (n,) of at least three places")
     step = weight.diff()
@@ -94,6 +94,7 @@ def shape(weight: Tensor, tolerance: float = 1e-12) -> str:
 
 def positive(beta: float) -> float:
     """Return an inverse temperature, or raise an InputError."""
-    if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not 0 < beta < math.inf:
-        raise InputError(f"beta = {beta!r}: give a positive finite number")
-    return float(beta)
+    found = as_real(beta)
+    if found is None or not 0 < found < math.inf:
+        raise InputError(f"beta = {beta!r:.40}: give a positive finite number")
+    return found

@@ -1,6 +1,7 @@
 """Checks of the theorems, lemmas and remarks of 2605.31558, each named after its statement."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -133,7 +134,7 @@ def p2_theorem_3_1_index() -> tuple[bool, bool, str]:
     P2,
     "Theorem 3.1, irrational θ",
     "An irrational θ makes the largest logit of T_Index unique at every length.",
-    "the condition is on θ/2π: 2π/7 is irrational and fails, every rational θ ≠ 0 works (π is irrational)",
+    "the condition is on θ/2π: 2π/7 is irrational and fails; since π is irrational, every rational θ ≠ 0 meets it",
     "exact gaps in float64",
     "θ = 2π/7, √2, π/5, 1/2, 4/5, 1, 3; n ≤ 500",
 )
@@ -154,8 +155,8 @@ def p2_theorem_3_1_irrational() -> tuple[bool, bool, str]:
     P2,
     "Theorem 3.1, floating point",
     "A single angle with θ/2π irrational finds its key at every length.",
-    "exact arithmetic; in floating point lengths stay below the first m with |mθ mod 2π| < √(ε/2)",
-    "continued fraction of θ/2π, then the logits themselves; in float32 every shorter length as well",
+    "exact arithmetic; in floating point lengths are at most the first m with |mθ mod 2π| < √(ε/2)",
+    "continued fraction of θ/2π; in float32 then the logits, of every shorter length too; in float64 cos(m) alone",
     "θ = 0.8 and 1 in float32, θ = 1 in float64",
 )
 def p2_theorem_3_1_floating_point() -> tuple[bool, bool, str]:
@@ -188,7 +189,8 @@ def p2_theorem_3_1_floating_point() -> tuple[bool, bool, str]:
     "T_Retrieval with hard attention computes Retrieval on proper inputs up to length n₀, for 0 < θ < ω/(2n₀).",
     "as printed; exact limit θ < ω/(2n₀ − 3)",
     "head against the function on every proper sequence; sign of the exact margin on a grid of θ",
-    "2 letters, 2 integers, n ≤ 4; 3 letters, 1 integer, n ≤ 4; margins for |ALPH| = 2 … 8, n ≤ 40",
+    "n = 2 … 4 with 2 letters and 2 integers or 3 and 1, θ = 0.4995·ω/n; margins for |ALPH| = 2 … 8 and "
+    "n = 2, 3, 5, 10, 40, θ from 0.1 to 1.5 times the exact limit",
 )
 def p2_theorem_3_1_retrieval() -> tuple[bool, bool, str]:
     """Check T_Retrieval on every proper sequence and find the exact limit of θ."""
@@ -209,7 +211,7 @@ def p2_theorem_3_1_retrieval() -> tuple[bool, bool, str]:
                 if step * limit > math.pi:  # the same as turning the other way, by 2π − θ
                     continue
                 sharp &= (retrieval_margin(length, step * limit, alphabet) > 0) == (step < 1)
-    return holds and sharp, holds, "none; past θ = ω/(2n − 3) an input fails"
+    return holds and sharp, holds, "none; at 1.001 times ω/(2n − 3) and above, an input fails"
 
 
 @check(
@@ -217,7 +219,7 @@ def p2_theorem_3_1_retrieval() -> tuple[bool, bool, str]:
     "Theorem 3.1, letters on a circle",
     "Every letter has the same margin, the first and the last included.",
     "none: the first letter's rival is the last one, ω before it on the circle",
-    "head on the worst input of every sought letter, against the exact margin",
+    "head on one worst input of every sought letter, against the exact smallest margin",
     "|ALPH| = 2 … 8, n = 8, θ = 0.9·ω/(2n − 3)",
 )
 def p2_theorem_3_1_wrap_around() -> tuple[bool, bool, str]:
@@ -246,7 +248,8 @@ def p2_theorem_3_1_wrap_around() -> tuple[bool, bool, str]:
     "With a large enough β a softmax gives hard attention's answer, for lengths up to n₀.",
     "a positive smallest margin; β > ln(n − 1)/margin suffices",
     "bisection on running heads, against the exact β, against ln(n − 1)/margin",
-    "Index θ = 0.8, n ≤ 24; Retrieval θ = 0.0027, |ALPH| = 3, n = 2 … 4, every proper input",
+    "Index θ = 0.8, n = 2, 3, 8, 24, the worst input of every query value; Retrieval θ = 0.0027, |ALPH| = 3, "
+    "n = 2 … 4, every proper input with a letter–letter query",
 )
 def p2_lemma_f1() -> tuple[bool, bool, str]:
     """Check that the measured β is the exact one, and below the lemma's."""
@@ -274,7 +277,7 @@ def p2_lemma_f1() -> tuple[bool, bool, str]:
     return (
         holds,
         holds,
-        f"none; Index needs {min(ratios[1:]):.2f} to {max(ratios[1:]):.2f} of the lemma's β (n = 3 … 24)",
+        f"none; Index needs {min(ratios[1:]):.2f} to {max(ratios[1:]):.2f} of the lemma's β (n = 3, 8, 24)",
     )
 
 
@@ -282,13 +285,17 @@ def p2_lemma_f1() -> tuple[bool, bool, str]:
     P2,
     "Theorem 3.2, Index, maximum over inputs",
     "Δ_Index(n) ≤ min{1 − cos θ, 2π²/n²}, Δ the largest discrepancy over inputs (definition 3.1 as printed).",
-    "no condition saves it; 2π²/(⌊n/2⌋ + 1)² bounds the maximum",
+    "nθ ≤ 2π, where 1 − cos θ is the smaller term and 2π²/n² says nothing; past it 2π²/(⌊n/2⌋ + 1)² in its place",
     "exact gaps for every query value",
-    "n = 2 … 200, θ = 0.1 to 3.1 in steps of 0.1, and 0.8660",
+    "n = 2 … 200, θ = 0.1 to 3.1 in steps of 0.1, and 0.866",
 )
 def p2_theorem_3_2_index_max() -> tuple[bool, bool, str]:
-    """Compare the largest discrepancy with the bound."""
-    return compare_index("largest")
+    """Compare the largest discrepancy with the bound, with it while nθ ≤ 2π, and with it at ⌊n/2⌋ + 1."""
+    worst = index_exceeds("largest", index_bound)
+    short = index_exceeds("largest", lambda n, theta: index_bound(n, theta) if n * theta <= 2 * math.pi else math.inf)
+    half = index_exceeds("largest", lambda n, theta: index_bound(n // 2 + 1, theta))
+    kept = f"while nθ ≤ 2π: {short or 'none'}; to min{{1 − cos θ, 2π²/(⌊n/2⌋ + 1)²}}: {half or 'none'}"
+    return worst is None, False, f"{worst or 'none'}; {kept}"
 
 
 @check(
@@ -297,44 +304,38 @@ def p2_theorem_3_2_index_max() -> tuple[bool, bool, str]:
     "Δ_Index(n) ≤ min{1 − cos θ, 2π²/n²}, Δ the smallest discrepancy over inputs (what a guarantee needs).",
     "none",
     "exact gaps for every query value",
-    "n = 2 … 200, θ = 0.1 to 3.1 in steps of 0.1, and 0.8660",
+    "n = 2 … 200, θ = 0.1 to 3.1 in steps of 0.1, and 0.866",
 )
 def p2_theorem_3_2_index_min() -> tuple[bool, bool, str]:
     """Compare the smallest discrepancy with the bound."""
-    return compare_index("smallest")
+    worst = index_exceeds("smallest", index_bound)
+    return worst is None, worst is None, worst or "none"
 
 
-def compare_index(reading: str) -> tuple[bool, bool, str]:
-    """Compare T_Index's smallest or largest discrepancy with theorem 3.2 and with the repaired bound."""
-    printed, other_bound, example = True, True, ""
+def index_exceeds(reading: str, bound: Callable[[int, float], float]) -> str | None:
+    """Return the first (θ, n) where T_Index's smallest or largest discrepancy exceeds a bound(n, θ)."""
     for theta in [0.8, 0.866] + [0.1 * k for k in range(1, 32)]:
-        for length in range(2, 201):
-            gaps = index_gaps(length, theta)
-            gap = float(gaps.min() if reading == "smallest" else gaps.max())
-            other_bound &= gap <= 2 * math.pi**2 / (length // 2 + 1) ** 2 + 1e-12
-            if printed and gap > index_bound(length, theta) + 1e-12:
-                printed = False
-                query = int(gaps.argmax())
-                example = (
-                    f"θ = {theta:g}, n = {length}, query value {query}: {gap:.5f} > {index_bound(length, theta):.5f}"
-                )
-    if printed:
-        return True, True, "none"
-    return False, False, example + ("; the bound under conditions holds" if other_bound else "; no bound tried holds")
+        for n in range(2, 201):
+            gaps = index_gaps(n, theta)
+            gap, query = gaps.min(0) if reading == "smallest" else gaps.max(0)
+            limit = bound(n, theta)
+            if gap > limit + 1e-12:
+                return f"θ = {theta:g}, n = {n}, query value {int(query)}: {float(gap):.5f} > {limit:.5f}"
+    return None
 
 
 @check(
     P2,
     "Theorem 3.2, Retrieval, maximum over inputs",
     "Δ_Retrieval(n) ≤ 1 − cos(ω − nθ), Δ the largest discrepancy over inputs (definition 3.1 as printed).",
-    "no condition tried saves it: keys opposite the sought letter put the gap near 2",
+    "θ = 0 and three letters, where no letter is farther than ω; else keys beyond ω widen the gap",
     "exact extremes over all inputs with one matching key",
-    "|ALPH| = 3, 4, 8; n = 2 … 20; θ = 0 to 0.9·ω/(2n − 1)",
+    "|ALPH| = 3, 4, 8; n = 2, 3, 4, 6, 10, 20; θ = 0, 0.01, 0.1, 0.5, 0.9 times ω/(2n − 1)",
 )
 def p2_theorem_3_2_retrieval_max() -> tuple[bool, bool, str]:
     """Compare the largest discrepancy with the bound."""
-    worst = compare_retrieval("largest", shift=0)
-    return worst is None, False, worst or "none"
+    worst, points = retrieval_exceeds("largest", shift=0)
+    return not worst, False, f"{worst[0]}; so at {len(worst)} of {points} points" if worst else "none"
 
 
 @check(
@@ -343,25 +344,27 @@ def p2_theorem_3_2_retrieval_max() -> tuple[bool, bool, str]:
     "Δ_Retrieval(n) ≤ 1 − cos(ω − nθ), Δ the smallest discrepancy over inputs (what a guarantee needs).",
     "n counts the keys before the query (length n + 1), and (2n − 1)θ < ω",
     "exact extremes over all inputs with one matching key",
-    "|ALPH| = 3, 4, 8; n = 2 … 20; θ = 0 to 0.9·ω/(2n − 1)",
+    "|ALPH| = 3, 4, 8; n = 2, 3, 4, 6, 10, 20; θ = 0, 0.01, 0.1, 0.5, 0.9 times ω/(2n − 1)",
 )
 def p2_theorem_3_2_retrieval_min() -> tuple[bool, bool, str]:
     """Compare the smallest discrepancy with the bound, for n with and without the query."""
-    worst = compare_retrieval("smallest", shift=0)
-    return worst is None, compare_retrieval("smallest", shift=1) is None, worst or "none"
+    (worst, _), (repaired, _) = (retrieval_exceeds("smallest", shift) for shift in (0, 1))
+    return not worst, not repaired, worst[0] if worst else "none"
 
 
-def compare_retrieval(reading: str, shift: int) -> str | None:
-    """Return the first (|ALPH|, n, θ) where T_Retrieval's discrepancy at length n + shift exceeds the bound at n."""
+def retrieval_exceeds(reading: str, shift: int) -> tuple[list[str], int]:
+    """Return where T_Retrieval's discrepancy at length n + shift exceeds the bound at n, and the points tried."""
+    found, points = [], 0
     for alphabet in (3, 4, 8):
         for n in (2, 3, 4, 6, 10, 20):
             for part in (0.0, 0.01, 0.1, 0.5, 0.9):
                 theta = part * 2 * math.pi / alphabet / (2 * n - 1)
                 gap = getattr(retrieval_gaps(n + shift, theta, alphabet), reading)
                 bound = retrieval_bound(n, theta, alphabet)
+                points += 1
                 if gap > bound + 1e-12:
-                    return f"|ALPH| = {alphabet}, n = {n}, θ = {theta:.5f}: {gap:.5f} > {bound:.5f}"
-    return None
+                    found.append(f"|ALPH| = {alphabet}, n = {n}, θ = {theta:.5f}: {gap:.5f} > {bound:.5f}")
+    return found, points
 
 
 @check(
@@ -370,7 +373,7 @@ def compare_retrieval(reading: str, shift: int) -> str | None:
     "With θ = 0 the discrepancy of T_Retrieval stays above zero for every n.",
     "one key has the sought left letter (no copies of the answer) and the query is a letter–letter token",
     "exact smallest discrepancy; smallest margin",
-    "|ALPH| = 3, 4, 8; n = 2 … 100",
+    "|ALPH| = 3, 4, 8; n = 2, 3, 10, 100",
 )
 def p2_theorem_3_2_theta_zero() -> tuple[bool, bool, str]:
     """Check θ = 0 with one match, with copies, and with a letter–integer query."""
@@ -392,9 +395,9 @@ def p2_theorem_3_2_theta_zero() -> tuple[bool, bool, str]:
     P2,
     "Theorem 3.2, past nθ = ω",
     "A discrepancy above zero means that the right key is found.",
-    "(2n − 3)θ < ω; past it Δ is a gap between wrong keys; the bound grows again after nθ = ω",
-    "exact smallest discrepancy against exact signed margin",
-    "|ALPH| = 8, θ = 0.0027: every n ≤ 160, then 200 and 291",
+    "(2n − 3)θ < ω; past it an input has a gap above zero under a wrong key; the bound grows again after nθ = ω",
+    "exact smallest discrepancy against exact signed margin; the bound itself",
+    "|ALPH| = 8, θ = 0.0027: every n up to the first wrong answer, then 200 and 291; the bound from 291 to 400",
 )
 def p2_theorem_3_2_past_omega() -> tuple[bool, bool, str]:
     """Find the length where the margin turns negative, while discrepancy and bound stay positive."""
@@ -402,7 +405,8 @@ def p2_theorem_3_2_past_omega() -> tuple[bool, bool, str]:
     wrong = [n for n in (first, 200, 291) if retrieval_margin(n, 0.0027, 8) <= 0]
     blind = all(retrieval_gaps(n, 0.0027, 8).smallest > 0 for n in wrong)
     predicted = math.floor((2 * math.pi / 8 / 0.0027 + 3) / 2) + 1
-    repaired = first == predicted and blind and len(wrong) == 3
+    past = [retrieval_bound(n, 0.0027, 8) for n in range(291, 401)]
+    repaired = first == predicted and blind and len(wrong) == 3 and past == sorted(past)
     bound = retrieval_bound(first, 0.0027, 8)
     return not blind, repaired, f"wrong answers from n = {first}, where the bound still reads {bound:.4f}"
 
@@ -429,7 +433,7 @@ def p2_remark_3_1_symbolic() -> tuple[bool, bool, str]:
             scores, outputs = (torch.randn(size, size, generator=generator, dtype=torch.float64) for _ in range(2))
             result = symbolic_head(scores, outputs).output(pair, 1.0)[:, -1]
             holds &= bool(torch.allclose(result[0], result[1], rtol=0, atol=1e-12))
-    return holds, holds, "a b 1 and b a 1 have one output and two answers"
+    return holds, holds, "none; a b 1 and b a 1 have one output and two answers"
 
 
 @check(
@@ -437,7 +441,7 @@ def p2_remark_3_1_symbolic() -> tuple[bool, bool, str]:
     "Remark 3.1, positional",
     "A purely positional head cannot compute Retrieval.",
     "values are the identity (no linear map, no residual that reads the query's token)",
-    "theorem 4's inputs for identity values; a positional head with other values on every proper input",
+    "2511.11579's theorem 4's inputs for identity values; a positional head with other values on every proper input",
     "identity: n = 3 … 6, 200 heads each; other values: 2 letters, 2 integers, n = 2 … 4",
 )
 def p2_remark_3_1_positional() -> tuple[bool, bool, str]:
@@ -506,7 +510,7 @@ def p2_appendix_f_number() -> tuple[bool, bool, str]:
     "f_LET = Reflexive^(ℓ−h)(Retrieval^h(σ)) at the last place follows h hops, for a path unique in its letters.",
     "every letter–letter token of the path is found before the one that points to it",
     "stack of heads against following the letters one by one",
-    "4 letters, 1 integer, n = 4, every sequence with a unique path; θ = 0.9·ω/(2n)",
+    "4 letters, 1 integer, n = 4, every sequence with a unique path; θ = 0.9·ω/(2n); ℓ = h … h + 2",
 )
 def p2_appendix_f_letter() -> tuple[bool, bool, str]:
     """Check the composition on paths that run backwards, and find one that does not."""
@@ -531,9 +535,10 @@ def p2_appendix_f_letter() -> tuple[bool, bool, str]:
     example = "none"
     for h in (1, 2, 3):
         chosen = ends & (hops == h)
-        wrong = stack(head, h, h)(tokens[chosen])[:, -1] != tokens[rows, place][chosen]
-        repaired &= not bool((wrong & backwards[chosen]).any())
-        if printed and wrong.any():
-            printed = False
-            example = " ".join(names[t] for t in tokens[chosen][wrong][0].tolist()) + f" ({h} hops)"
+        for layers in (h, h + 1, h + 2):
+            wrong = stack(head, h, layers)(tokens[chosen])[:, -1] != tokens[rows, place][chosen]
+            repaired &= not bool((wrong & backwards[chosen]).any())
+            if printed and wrong.any():
+                printed = False
+                example = " ".join(names[t] for t in tokens[chosen][wrong][0].tolist()) + f" ({h} hops)"
     return printed, repaired, example

@@ -3,11 +3,17 @@
 import contextlib
 import functools
 import http.server
+import importlib.util
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.error
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,8 +33,8 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))} | extra
 
 
-def make_command(*words: str) -> list[str]:
-    return ["make", "-f", str(ROOT / "Makefile"), f"VENV={sys.prefix}", *words]
+def make_command(*words: str, code: Path = ROOT) -> list[str]:
+    return ["make", "-f", str(code / "Makefile"), f"VENV={sys.prefix}", *words]
 
 
 @pytest.fixture(scope="session")
@@ -39,12 +45,11 @@ def make_words():
 
 @pytest.fixture(scope="session")
 def make():
-    """Call make with this environment in a folder; the finished process."""
+    """Call make with this environment in a folder, with the code of the checkout or of a copy; the finished process."""
 
-    def call(*words: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            make_command(*words), cwd=folder, env=clean_environment(**environment), capture_output=True, text=True
-        )
+    def call(*words: str, folder: Path = ROOT, code: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
+        command = make_command(*words, code=code)
+        return subprocess.run(command, cwd=folder, env=clean_environment(**environment), capture_output=True, text=True)
 
     return call
 
@@ -69,6 +74,31 @@ def book(tmp_path):
     return write
 
 
+@pytest.fixture
+def own_book(book):
+    """As `book`, with a copy of the code beside it, to be changed, and a study of its own."""
+
+    def write(study: str, **chapters: str) -> Path:
+        folder = book(**chapters)
+        for name in ("possym", "_ext", "_assets", "profiles"):
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("Makefile", "Snakefile", "sweeps.smk", "pyproject.toml"):
+            shutil.copy(ROOT / name, folder)
+        (folder / "possym/experiments/tiny.py").write_text(study)
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def dependencies():
+    """The module that finds what a chapter depends on."""
+    spec = importlib.util.spec_from_file_location("dependencies", ROOT / "_ext/dependencies.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="session")
 def site(make, tmp_path_factory) -> Path:
     """The whole book, built by ``make book`` outside the checkout."""
@@ -76,6 +106,18 @@ def site(make, tmp_path_factory) -> Path:
     result = make("book", f"BUILD={build}")
     assert result.returncode == 0, result.stdout + result.stderr
     return build / "html"
+
+
+@pytest.fixture(scope="session")
+def pages(site) -> list[str]:
+    return sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if "_static" not in path.parts)
+
+
+@pytest.fixture(scope="session")
+def chart_pages(site, pages) -> list[str]:
+    found = [page for page in pages if '<figure class="possym-chart"' in (site / page).read_text(encoding="utf-8")]
+    assert found, "no page of the book has a chart"
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +134,45 @@ def address(site):
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="session")
+def smoke(make, tmp_path_factory):
+    """Every chapter run once at its small preset: the folder of notebooks, that of the results, and what was said."""
+    folder = tmp_path_factory.mktemp("smoke")
+    result = make("smoke", f"BUILD={folder / '_build'}", POSSYM_RESULTS=str(folder / "results"))
+    return folder / "_build/smoke/chapters", folder / "results", result.stdout + result.stderr
+
+
+@pytest.fixture(scope="session")
+def start_lab():
+    """Context manager: the address of a JupyterLab that ``make lab`` starts in a folder."""
+
+    @contextlib.contextmanager
+    def start(folder: Path, **environment: str):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        flags = f"--no-browser --allow-root --port={port} --ServerApp.port_retries=0 --IdentityProvider.token=secret"
+        with (folder / "lab.log").open("w") as log:
+            process = subprocess.Popen(
+                make_command("lab", f"LAB_FLAGS={flags}"), cwd=folder, stdout=log, stderr=log, start_new_session=True,
+                env=clean_environment(HOME=str(folder), **environment),
+            )  # fmt: skip
+        address = f"http://127.0.0.1:{port}"
+        try:
+            for _ in range(600):
+                assert process.poll() is None, (folder / "lab.log").read_text()
+                try:
+                    urllib.request.urlopen(f"{address}/api?token=secret").close()
+                    break
+                except (urllib.error.URLError, ConnectionError):
+                    time.sleep(0.1)
+            yield address
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+
+    return start
 
 
 @pytest.fixture(scope="session")
@@ -118,6 +199,16 @@ class Visit:
         self.page.goto(address, wait_until="load")
         return self
 
+    def run_in_lab(self, lab: str, chapter: str) -> None:
+        """Open a chapter in JupyterLab, beside no other, and run all of it."""
+        for kernel in self.page.request.get(f"{lab}/api/kernels?token=secret").json():
+            self.page.request.delete(f"{lab}/api/kernels/{kernel['id']}?token=secret")
+        self.open(f"{lab}/lab/tree/chapters/{chapter}.md?token=secret&reset")
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        self.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
+        self.page.get_by_role("menuitem", name="Run", exact=True).click()
+        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+
     def wait_for_charts(self) -> int:
         """Wait until every chart is drawn or given up; how many there are."""
         figures = "[...document.querySelectorAll('figure.possym-chart')]"
@@ -125,9 +216,16 @@ class Visit:
         return self.page.evaluate(f"{figures}.length")
 
 
+NOTES = (
+    'Dropping "fit-',  # a chart in steps fits one way alone
+    "Infinite extent for field",  # a layer has no rows for what a menu shows
+    "Log scale domain includes zero: [Infinity,-Infinity]",
+)
+
+
 def _complains(line) -> bool:
-    """Whether a console line reports a fault (Vega-Lite also notes that a chart in steps fits one way alone)."""
-    return line.type in ("error", "warning") and 'Dropping "fit-' not in line.text
+    """Whether a console line reports a fault, and not what Vega-Lite merely notes."""
+    return line.type in ("error", "warning") and not any(note in line.text for note in NOTES)
 
 
 @pytest.fixture

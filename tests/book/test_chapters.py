@@ -1,5 +1,6 @@
 """Every chapter runs from top to bottom at its small preset, computed anew."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,29 +10,31 @@ import nbformat
 import pytest
 import yaml
 
+from possym.experiments.__main__ import setting, studies
+
 pytestmark = pytest.mark.book
 
 ROOT = Path(__file__).resolve().parents[2]
+FAILED = '.jp-OutputArea-output[data-mime-type$="error"], .jp-OutputArea-output[data-mime-type$="stderr"]'
+DONE = """() => {
+  const cells = [...document.querySelectorAll(".jp-CodeCell")];
+  const marks = cells.map(cell => cell.querySelector(".jp-InputPrompt")?.textContent ?? "");
+  return cells.length > 2 && marks.every(mark => /\\[\\d+\\]/.test(mark));
+}"""
+SHOWN = """() => [...document.querySelectorAll(".jupyter-widgets.widget-html, .jupyter-widgets-output-area")]
+  .map(shown => shown.innerHTML).join()"""
 CHAPTERS = sorted(path.stem for path in ROOT.glob("chapters/*.md"))
-
-
-@pytest.fixture(scope="session")
-def smoke(make, tmp_path_factory):
-    """Run all chapters once; the folder of notebooks, and what was said."""
-    folder = tmp_path_factory.mktemp("smoke")
-    result = make("smoke", f"BUILD={folder / '_build'}", POSSYM_RESULTS=str(folder / "results"))
-    return folder / "_build/smoke/chapters", result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_chapter_runs(chapter, smoke):
-    folder, said = smoke
+    folder, _, said = smoke
     assert (folder / f"{chapter}.ipynb").exists(), said
     cells = nbformat.read(folder / f"{chapter}.ipynb", as_version=4).cells
     injected = [cell.source for cell in cells if "injected-parameters" in cell.metadata.get("tags", [])]
     assert len(injected) == 1, "a chapter needs one cell tagged 'parameters'"
     assert 'preset = "smoke"' in injected[0]
-    assert 'compute = "always"' in injected[0]
+    assert 'compute = "stored"' in injected[0]  # studies run before the chapters, each once
     code = [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
     assert all(cell.execution_count for cell in code)
     complaints = [
@@ -41,13 +44,58 @@ def test_chapter_runs(chapter, smoke):
     assert complaints == []
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapter_shows_the_results_that_it_waits_for(chapter, smoke, dependencies):
+    shown = (smoke[0] / f"{chapter}.ipynb").read_text(encoding="utf-8")
+    waited_for = set()
+    for study, preset, settings in dependencies.shown(ROOT / f"chapters/{chapter}.md", "smoke"):
+        config = studies()[study].Config.preset_named(preset, **dict(map(setting, settings)))
+        waited_for.add(config.hash())
+    assert set(re.findall(r"configuration `([0-9a-f]{16})`", shown)) == waited_for
+
+
+@pytest.fixture(scope="module")
+def lab(smoke, start_lab, tmp_path_factory):
+    """A JupyterLab on all chapters at their small preset, with the results that the runs above have stored."""
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "chapters").mkdir()
+    for path in ROOT.glob("chapters/*.md"):
+        text = path.read_text(encoding="utf-8")
+        small = text.replace('preset = "paper"', 'preset = "smoke"').replace('compute = "stored"', 'compute = "auto"')
+        (folder / "chapters" / path.name).write_text(small, encoding="utf-8")
+    with start_lab(folder, POSSYM_RESULTS=str(smoke[1]), OMP_NUM_THREADS="1") as address:
+        yield address
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_chapter_runs_in_jupyterlab_and_its_controls_answer(chapter, lab, visit):
+    with visit() as v:
+        v.run_in_lab(lab, chapter)
+        v.page.wait_for_function(DONE, timeout=240_000)
+        wrong = v.page.locator(FAILED)
+        assert wrong.count() == 0, wrong.first.text_content()
+        charts = v.page.locator("figure.possym-chart")
+        assert charts.count() == v.wait_for_charts()
+        assert v.page.locator("figure.possym-chart[data-drawn=true]").count() == charts.count()
+        if "widgets.show(" in (ROOT / f"chapters/{chapter}.md").read_text(encoding="utf-8"):
+            before = v.page.evaluate(SHOWN)
+            if (buttons := v.page.locator(".jupyter-widgets button:visible")).count():
+                buttons.first.click()
+            else:
+                v.page.locator(".jupyter-widgets .noUi-handle").first.press("ArrowRight")
+            v.page.wait_for_function(f"before => ({SHOWN})() !== before", arg=before, timeout=60_000)
+            v.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=120_000)
+            assert wrong.count() == 0
+        assert v.problems == []
+
+
 def test_every_chapter_is_in_the_table_of_contents():
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
     named = {entry["file"] for part in toc["parts"] for entry in part["chapters"]}
     missing = {chapter for chapter in CHAPTERS if f"chapters/{chapter}" not in named}
-    # They show a study whose paper preset is still to be run; once its result is stored they belong in the contents.
-    awaited = {"10-profiling-real-models", "12-profile-your-own-model"}
-    assert missing == (set() if (ROOT / "results/real_models/paper").exists() else awaited)
+    # It shows a study whose paper preset is still to be run; once its result is stored it belongs in the contents.
+    awaited = {"11-one-hop-prompts"}
+    assert missing == (set() if (ROOT / "results/one_hop/paper").exists() else awaited)
 
 
 def test_chapters_run_in_the_kernel_of_this_environment(tmp_path, book):

@@ -14,7 +14,8 @@ COUNT = "with open('{name}.ran', 'a') as log:\n    log.write('x')"
 
 
 def test_a_broken_chapter_is_named_and_the_others_finish(book, make):
-    folder = book(first="6 * 7", broken="numbers = [1, 2]\nnumbers[7]", third="6 * 7")
+    dead = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+    folder = book(first="6 * 7", broken="numbers = [1, 2]\nnumbers[7]", dead=dead, third="6 * 7")
     result = make("smoke", "CORES=1", folder=folder)
     assert result.returncode != 0
     finished = {path.stem for path in (folder / "_build/smoke/chapters").glob("*.ipynb")}
@@ -22,6 +23,7 @@ def test_a_broken_chapter_is_named_and_the_others_finish(book, make):
     failure = "chapters/broken.md failed in the cell that begins 'numbers = [1, 2] ...': IndexError: list index out of"
     assert f"Not everything was built.\n{failure}" in result.stdout
     assert "numbers[7]" in result.stdout
+    assert "\nchapters/dead failed with exit status 1: nbclient.exceptions.DeadKernelError: Kernel" in result.stdout
 
 
 def test_killed_and_started_again_finished_chapters_are_not_redone(book, make, make_words):
@@ -34,8 +36,11 @@ def test_killed_and_started_again_finished_chapters_are_not_redone(book, make, m
     finished = folder / "_build/smoke/chapters/quick.ipynb"
     _wait_for(lambda: finished.exists() and (folder / "slow.ran").exists(), running)
     time.sleep(2)  # snakemake notes a finished job a moment after its file is there
+    beside = make("smoke", "CORES=2", folder=folder)
+    assert beside.returncode != 0 and "another make works in _build: wait until it has ended" in beside.stdout
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
+    assert unfinished(folder)
     (folder / "go").touch()
 
     result = make("smoke", "CORES=2", folder=folder)
@@ -43,6 +48,7 @@ def test_killed_and_started_again_finished_chapters_are_not_redone(book, make, m
     assert (folder / "_build/smoke/chapters/slow.ipynb").exists()
     assert (folder / "quick.ran").read_text() == "x"
     assert (folder / "slow.ran").read_text() == "xx"
+    assert not unfinished(folder)
 
     again = make("smoke", folder=folder)
     assert again.returncode == 0
@@ -65,6 +71,28 @@ def test_a_page_that_is_named_but_missing_is_reported(book, make):
     result = make("smoke", folder=folder)
     assert result.returncode != 0
     assert "_toc.yml names pages without a file: chapters/one" in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["PRESET=large"], "preset is paper or smoke"),
+        (["COMPUTE=never"], "compute is stored, auto or always"),
+        (["CORES=0"], "CORES=0: give a number from 1, or all"),
+        (["BUILD=index.md/_build"], "/index.md cannot be written to: work in a copy of the book, or say BUILD="),
+        (["VENV=nowhere"], "VENV=nowhere: no Python environment is there"),
+    ],
+)
+def test_settings_that_there_are_not_are_refused_before_anything_runs(book, make, words, message):
+    folder = book(one=COUNT.format(name="one"))
+    result = make("book", *words, folder=folder)
+    assert result.returncode != 0
+    assert message in result.stdout + result.stderr
+    assert not (folder / "one.ran").exists()
+
+
+def unfinished(folder: Path) -> list[Path]:
+    return list(folder.glob("_build/smoke/chapters/.unfinished*"))
 
 
 def _wait_for(condition, process, seconds=120):

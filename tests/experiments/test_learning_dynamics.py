@@ -1,15 +1,18 @@
 import dataclasses
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from possym import ConfigError, InputError, results
+from possym.experiments import ensembles
 from possym.experiments import learning_dynamics as study
 from possym.models.gptj import GPTJConfig, GPTJEnsemble
 from possym.rope import rotate
-from possym.tasks import LetterTask, NumberTask
+from possym.tasks import Batch, LetterTask, NumberTask
+from possym.training import generator
 
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 
@@ -61,13 +64,17 @@ def test_heads_start_uniform_with_both_scores_near_one_and_move(smoke):
 def test_tables_hold_every_point_and_member_once(smoke):
     config, result = smoke
     tables = result.tables
-    assert set(tables) == {"accuracy", "scores", "heads", "training", "timing"}
+    added = {"variants", "rate_accuracy", "rate_scores"}
+    assert set(tables) == {"accuracy", "scores", "heads", "training", "timing"} | added
     keys = {
         "accuracy": ["task", "seed", "step", "split", "hops"],
         "scores": ["task", "seed", "step", "layer", "head"],
         "heads": ["task", "seed", "layer", "head", "gamma"],
         "training": ["task", "seed", "step"],
-        "timing": ["task", "phase"],
+        "timing": ["task", "learning_rate", "phase"],
+        "variants": ["task", "seed", "step", "layer", "head", "query", "temperature"],
+        "rate_accuracy": ["task", "learning_rate", "seed", "step", "split", "hops"],
+        "rate_scores": ["task", "learning_rate", "seed", "step", "layer", "head"],
     }
     groups = 2 * config.members
     rows = {
@@ -75,7 +82,10 @@ def test_tables_hold_every_point_and_member_once(smoke):
         "scores": groups * config.points * config.layers * config.heads,
         "heads": groups * config.layers * config.heads * 2,
         "training": groups * config.steps // study.WINDOW,
-        "timing": 2 * 4,
+        "timing": 2 * 2 * 4,
+        "variants": groups * 3 * config.layers * config.heads * 3 * len(config.temperatures),
+        "rate_accuracy": 2 * (config.points // 4 + 1) * (1 + len(config.hops)),
+        "rate_scores": 2 * (config.points // 4) * config.layers * config.heads,
     }
     for name, table in tables.items():
         assert not table.duplicated(keys[name]).any() and len(table) == rows[name], name
@@ -92,16 +102,18 @@ def test_the_whole_accuracy_is_the_mean_over_hops(smoke):
     pd.testing.assert_frame_equal(whole.sort_index(), by_hops.sort_index(), atol=2e-5, rtol=0)
 
 
-def test_the_stored_model_is_the_one_that_was_tested(smoke):
+@pytest.mark.parametrize("member", [0, 1])
+def test_the_stored_models_are_those_that_were_tested(smoke, member):
     config, result = smoke
     for name, task in (("number", NumberTask()), ("letter", LetterTask())):
-        model = study.trained_model(result, config, name)
-        source = study.generator(config.seed, "data")
-        *_, test = (study.draw(task, size, config.hops, source) for size in study.sizes(config))
+        model = study.trained_model(result, config, name, member)
+        sizes = config.validation_sequences, config.test_sequences
+        test = ensembles.held_out(name, config, torch.device("cpu"), *sizes)[1]
+        test = Batch(*(field[member] for field in test))
         measured = (model(test.tokens)[0].argmax(-1) == test.answer).float().mean().item()
         table = result.tables["accuracy"]
         stored = table[
-            (table["task"] == name) & (table["seed"] == 0) & (table["split"] == "test") & (table["hops"] == 0)
+            (table["task"] == name) & (table["seed"] == member) & (table["split"] == "test") & (table["hops"] == 0)
         ]
         assert stored["accuracy"].item() == pytest.approx(measured, abs=0.01)
         assert (task.solve(test.tokens) == test.answer).all()
@@ -182,15 +194,15 @@ def test_scores_are_those_of_permuting_the_keys(temperature):
 
 def test_working_in_pieces_changes_nothing(monkeypatch):
     model = GPTJEnsemble(GPTJConfig(136, layers=2, width=16, init_std=0.4), [0, 1])
-    batch = study.stack([NumberTask().sample(11), NumberTask().sample(11, generator=study.generator(5, "data"))])
+    batch = ensembles.stack([NumberTask().sample(11), NumberTask().sample(11, generator=generator(5, "data"))])
 
     def measure():
         scores = study.score_heads(model, batch.tokens[0], 1e-4)
-        return scores | study.accuracy_by_hops(model, batch, (1, 2, 3, 4))
+        return scores | ensembles.accuracy_by_hops(model, batch, (1, 2, 3, 4))
 
     whole = measure()
-    monkeypatch.setattr(study, "MEMORY", 1_500_000)
-    assert len(list(study.pieces(batch.tokens, 400_000))) == 4
+    monkeypatch.setattr(ensembles, "MEMORY", 1_500_000)
+    assert len(list(ensembles.pieces(batch.tokens, 400_000))) == 4
     for name, value in measure().items():
         torch.testing.assert_close(value, whole[name], atol=1e-5, rtol=0, msg=name)
 
@@ -201,20 +213,20 @@ def test_accuracy_by_hops_counts_right_answers():
 
         members, config = 2, GPTJConfig(136, layers=1, width=2)
 
-        def __call__(self, tokens):
+        def __call__(self, tokens, dtype):
             right = torch.nn.functional.one_hot(NumberTask().solve(tokens.flatten(0, 1)), 136).view(2, -1, 136).float()
             right[1] *= (hops[1] == 1)[:, None]
             return right * 1000
 
-    batch = study.stack([study.draw(NumberTask(), 40, (1, 2), study.generator(s, "data")) for s in (0, 1)])
+    batch = ensembles.stack([ensembles.draw(NumberTask(), 40, (1, 2), generator(s, "data")) for s in (0, 1)])
     hops = batch.hops
-    found = study.accuracy_by_hops(Oracle(), batch, (1, 2))["accuracy"]
+    found = ensembles.accuracy_by_hops(Oracle(), batch, (1, 2))["accuracy"]
     expected = torch.tensor([[1, 1, 1], [0.5, 1, 0]], dtype=torch.float64)
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
 
 def test_draws_have_equal_shares_in_mixed_order():
-    batch = study.draw(LetterTask(), 10, (1, 3, 4), study.generator(0, "data"))
+    batch = ensembles.draw(LetterTask(), 10, (1, 3, 4), generator(0, "data"))
     assert batch.hops.bincount().tolist() == [0, 4, 0, 3, 3]
     assert batch.hops.tolist() != sorted(batch.hops.tolist())
     assert torch.equal(LetterTask().solve(batch.tokens), batch.answer)
@@ -268,9 +280,78 @@ def test_the_paper_preset_is_the_papers_setting():
     assert (config.layers, config.heads, config.width, config.dropout) == (12, 1, 128, 0.1)
     assert config.steps * config.batch == config.training_sequences == 0.9 * 480_000
     assert config.validation_sequences + config.test_sequences == 0.1 * 480_000
-    assert config.points >= 60 and config.scored_sequences == 1_000 and config.seeds() == list(range(8))
+    assert config.points >= 100 and config.scored_sequences == 1_000 and config.seeds() == list(range(32))
 
 
 def test_a_model_that_is_not_there_is_refused():
     with pytest.raises(InputError, match="letter"):
         study.trained_model(results.Study({}, {}), TINY, "letter")
+
+
+@pytest.mark.parametrize("member", [-1, 2, "first", True])
+def test_a_member_that_was_not_kept_is_refused(smoke, member):
+    with pytest.raises(InputError, match="member"):
+        study.trained_model(smoke[1], smoke[0], "letter", member)
+
+
+def test_scores_at_another_place_are_those_of_the_sequence_cut_there():
+    config = GPTJConfig(136, layers=2, heads=2, width=16, init_std=0.4)
+    model = GPTJEnsemble(config, [0, 1])
+    batch = NumberTask().sample(6)
+    temperatures = (1e-2, 0.1)
+    found = study.score_variants(model, batch, temperatures)
+    for t, temperature in enumerate(temperatures):
+        sums = {query: [0.0, 0] for query in study.QUERIES}
+        for place in range(2, 17):
+            for index in range(6):
+                scores = study.score_heads(model, batch.tokens[index : index + 1, : place + 1], temperature)
+                both = torch.stack([scores["positional"], scores["symbolic"]])
+                visited = [p for p in batch.path[index].tolist() if p >= 0]
+                chosen = {"last": place == 16, "path": place in visited[:-1], "all": True}
+                for query in study.QUERIES:
+                    if chosen[query]:
+                        sums[query][0] = sums[query][0] + both
+                        sums[query][1] += 1
+        for q, query in enumerate(study.QUERIES):
+            expected = (sums[query][0] / sums[query][1]).double()
+            ours = torch.stack([found["variant_positional"], found["variant_symbolic"]])[..., q, t]
+            torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
+
+
+def test_the_variant_with_the_studys_own_query_and_temperature_agrees_with_its_scores(smoke):
+    config, result = smoke
+    keys = ["task", "seed", "step", "layer", "head"]
+    variants = result.tables["variants"].query("query == 'last'")
+    variants = variants[np.isclose(variants["temperature"], config.temperature)]
+    assert variants["step"].nunique() == 3 and variants["step"].max() == config.steps
+    both = variants.merge(result.tables["scores"], on=keys)
+    assert len(both) == len(variants)
+    assert (both["positional_x"] - both["positional_y"]).abs().median() < 0.1
+
+
+def test_other_rates_are_trained_too_and_differ(smoke):
+    config, result = smoke
+    rates = result.tables["rate_accuracy"]
+    assert set(rates["learning_rate"]) == set(config.other_rates) and set(rates["seed"]) == {0}
+    assert set(result.tables["rate_scores"]["task"]) == set(config.tasks)
+    own = result.tables["accuracy"].query("seed == 0")
+    keys = ["task", "split", "step", "hops", "seed"]
+    both = own.merge(rates, on=keys)
+    start, end = both.query("step == 0"), both.query("step == @config.steps")
+    assert np.allclose(start["loss_x"], start["loss_y"], atol=1e-4)
+    assert not np.allclose(end["loss_x"], end["loss_y"], atol=1e-3)
+
+
+def test_variants_are_scored_at_the_points_that_the_table_keeps_alone():
+    config = dataclasses.replace(TINY, points=7)
+    points = study.evaluation_steps(config.steps, config.points)
+    model = GPTJEnsemble(config.model(136), config.seeds())
+    evaluate = study.evaluation("number", config, config.seeds(), torch.device("cpu"))
+    found = [evaluate(model, step) for step in points]
+    scored = [bool(values["variant_symbolic"].isfinite().all()) for values in found]
+    assert scored == [True, False, False, False, True, False, True]
+    assert found[1]["variant_symbolic"].shape == found[0]["variant_symbolic"].shape
+    stacked = {name: torch.stack([values[name] for values in found]) for name in study.VARIANTS}
+    table = study.variant_table(stacked, points, config.seeds(), config.temperatures)
+    assert table["step"].unique().tolist() == [points[0], points[4], points[6]] and not table.isna().any(axis=None)
+    assert not config.at_rate(6e-3).temperatures

@@ -9,7 +9,8 @@ from transformers import GPTJConfig as TheirConfig
 from transformers import GPTJForCausalLM
 
 from possym import ConfigError, InputError, ResultsError, UnsupportedModelError
-from possym.models.gptj import GPTJConfig, GPTJEnsemble, Lookup, rotation
+from possym.dropout import kept
+from possym.models.gptj import GPTJConfig, GPTJEnsemble, Lookup, causal_attention
 from possym.rope import rotate
 from possym.scores import relocated_logits
 
@@ -136,16 +137,23 @@ def plain_gptj(model, member, tokens, masks):
 @pytest.mark.parametrize("all_places", [True, False])
 def test_dropout_is_on_embedding_attention_and_both_outputs(all_places):
     model, tokens = shaken(TWO_HEADS, [3, 4]), random_tokens(2, 5, 7)
-    keep = torch.rand(2, model.mask_size(5, 7), generator=torch.Generator().manual_seed(5)) > 0.2
-    shapes = model.mask_shape(5, 7)
-    pieces = keep[1].split([math.prod(shape) for shape in shapes.values()])
-    factors = {name: piece.view(shape) / 0.8 for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
+    keys = torch.tensor([[1, 2], [-3, 4]], dtype=torch.int32)
+
+    def factor(stream, *shape):
+        return kept(keys, stream, shape, 0.2)[1] / 0.8
+
+    factors = {
+        "embedding": factor(0, 5, 7, 32),
+        "attention": torch.stack([factor(3 * layer + 1, 5, 2, 7, 7) for layer in range(3)]),
+        "attention_output": torch.stack([factor(3 * layer + 2, 5, 7, 32) for layer in range(3)]),
+        "mlp_output": torch.stack([factor(3 * layer + 3, 5, 7, 32) for layer in range(3)]),
+    }
     with torch.no_grad():
         expected = torch.stack([
             plain_gptj(model, 1, tokens[1, b], {n: f[b] if n == "embedding" else f[:, b] for n, f in factors.items()})
             for b in range(5)
         ])  # fmt: skip
-        ours = model(tokens, keep=keep, all_places=all_places)[1]
+        ours = model(tokens, dropout_keys=keys, all_places=all_places)[1]
         assert (model(tokens)[1] - expected[:, -1]).abs().max() > 0.1
     torch.testing.assert_close(ours, expected if all_places else expected[:, -1], atol=1e-5, rtol=0)
 
@@ -183,11 +191,40 @@ def test_lookup_has_the_gradient_of_an_embedding():
     torch.testing.assert_close(ours, theirs)
 
 
-def test_rotation_keeps_precision_at_far_positions():
-    turn = rotation(100_001, 8, 8, 10000.0, torch.device("cpu"))[100_000, 0]
-    angles = [100_000 * 10000 ** (-k / 4) for k in range(4)]
-    expected = torch.tensor([complex(math.cos(a), math.sin(a)) for a in angles], dtype=torch.complex64)
-    torch.testing.assert_close(turn, expected, atol=1e-6, rtol=0)
+@pytest.mark.parametrize("length", [100, 150, 3000])
+def test_attention_is_that_of_float64_at_far_places_in_both_ways_of_computing_it(length):
+    source = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 1, length, 2, 8, generator=source) for _ in range(3))
+    angles = GPTJConfig(5, width=8).frequencies
+    places = torch.arange(length)[:, None]
+    turned = [rotate(each.double(), places, angles, "interleaved") for each in (query, key)]
+    logits = torch.einsum("ebqhd,ebthd->ebhqt", turned[0][:, :, -3:], turned[1]) * 0.7
+    logits = logits.masked_fill(torch.ones(length, length).triu(1).bool()[-3:], -math.inf)
+    expected = torch.einsum("ebhqt,ebthd->ebqhd", logits.softmax(-1), value.double())
+    ours = causal_attention(query, key, value, frequencies=angles, scale=0.7)
+    torch.testing.assert_close(ours[:, :, -3:].double(), expected, atol=2e-5, rtol=0)
+    last = causal_attention(query[:, :, -1:], key, value, frequencies=angles, scale=0.7)
+    torch.testing.assert_close(last.double(), expected[:, :, -1:], atol=2e-5, rtol=0)
+
+
+@CONFIGS
+@pytest.mark.parametrize("all_places", [True, False])
+def test_attention_can_be_replaced_layer_by_layer(config, all_places):
+    model, tokens = shaken(config, [3, 4]), random_tokens(2, 5, 9)
+    asked = []
+
+    def uniform_in_the_second_layer(layer, query, key, value):
+        asked.append(query.shape[2])
+        if layer != 1:
+            return causal_attention(query, key, value, frequencies=config.frequencies)
+        return value.cumsum(2)[:, :, -query.shape[2] :] / torch.arange(1, 10).view(-1, 1, 1)[-query.shape[2] :]
+
+    ours = model(tokens, attend=uniform_in_the_second_layer, all_places=all_places)
+    assert asked == [9, 9, 9 if all_places else 1]
+    without = model.from_weights(config, {n: p.clone() for n, p in model.named_parameters()})
+    with torch.no_grad():
+        without.key[:, 1] = 0  # all logits 0
+        torch.testing.assert_close(ours, without(tokens, all_places=all_places), atol=1e-5, rtol=0)
 
 
 def test_saved_weights_come_back(tmp_path):
@@ -259,8 +296,14 @@ def test_impossible_tokens_are_refused(tokens):
 
 def test_other_impossible_arguments_are_refused():
     model = GPTJEnsemble(ONE_HEAD, [0, 1])
-    with pytest.raises(InputError, match="keep"):
-        model(random_tokens(4, 5), keep=torch.ones(2, 3, dtype=torch.bool))
+    for keys in (torch.ones(3, 2, dtype=torch.int32), torch.ones(2, 2), torch.ones(2, 3, dtype=torch.int32)):
+        with pytest.raises(InputError, match="dropout_keys"):
+            model(random_tokens(4, 5), dropout_keys=keys)
+    with pytest.raises(InputError, match="attend"):
+        model(random_tokens(4, 5), attend="uniform")
+    with pytest.raises(InputError, match="attend"):
+        keys = torch.ones(2, 2, dtype=torch.int32)
+        model(random_tokens(4, 5), dropout_keys=keys, attend=lambda *a: a[3])
     with pytest.raises(InputError, match="member"):
         model.member(2)
     weights = dict(model.named_parameters())

@@ -4,7 +4,12 @@ import copy
 import re
 from html import unescape
 
+import altair as alt
 import vl_convert
+
+import possym.plots  # noqa: F401  (importing registers the book's theme)
+
+alt.theme.enable("possym")
 
 
 def draw(chart, **params) -> str:
@@ -20,6 +25,8 @@ def draw(chart, **params) -> str:
     svg = vl_convert.vegalite_to_svg(spec)
     for wrong in ("NaN", "undefined", "null", "Infinity"):
         assert wrong not in svg
+    symbols = re.findall(r'role-legend-symbol"[^>]*><path[^>]*>', svg)
+    assert not [symbol for symbol in symbols if re.search(r'(fill|stroke)="(black|#000)', symbol)], "dark on dark pages"
     return svg
 
 
@@ -47,11 +54,18 @@ def unpacked(frame, columns) -> list[dict]:
     return rows
 
 
+def follows_the_convention(words) -> bool:
+    """Title and subtitle are one line of text each, open with a capital, a digit or a sign, and have no last stop."""
+    return isinstance(words, str) and words == words.strip() and not words[0].islower() and words[-1] not in ".;:,"
+
+
 def is_complete(chart) -> None:
     """A chart can be read alone: a title, an alternative text, and axes with names."""
     spec = chart.to_dict()
     title = spec["title"]["text"] if isinstance(spec["title"], dict) else spec["title"]
     assert len(title) > 10 and len(spec["description"]) > 40
+    for words in (title, spec["title"].get("subtitle") if isinstance(spec["title"], dict) else None):
+        assert words is None or follows_the_convention(words)
     named = []
 
     def walk(node):

@@ -37,9 +37,9 @@ def x_order(chart):
 
 def test_accuracy_by_angle_names_what_is_learnt_and_runs_from_fast_to_nope(tables):
     chart = charts.accuracy_by_angle(tables["accuracy"])
-    assert "index with IDs 1 to 7; retrieval with IDs 10 to NoPE; partial-induction with no angle" in title_of(chart)
+    assert "Index with IDs 1 to 7; Retrieval with IDs 10 to NoPE; Partial induction with no angle" in title_of(chart)
     assert x_order(chart) == [*[str(i) for i in IDS if i], "NoPE"]
-    rows = [r for r in data_of(chart) if (r["task"], r["first_id"], r["planes"]) == ("index", 3, 16)]
+    rows = [r for r in data_of(chart) if (r["task"], r["first_id"], r["planes"]) == ("Index", 3, 16)]
     assert {r["maps"]: r["mean"] for r in rows} == pytest.approx({"learnt maps": 0.95, "fixed maps": 0.93})
     assert all(r["low"] < r["mean"] < r["high"] for r in rows)
 
@@ -56,19 +56,21 @@ def test_accuracy_by_place_opens_at_a_bent_angle_and_counts_shapes(tables):
 def test_bend_by_angle_marks_the_mismatched(tables):
     rows = data_of(charts.bend_by_angle(tables["by_place"], 16))
     marked = {(r["task"], r["first_id"], r["shape"]) for r in rows if r["mismatched"]}
-    expected = {("index", i, "U") for i in (8, 9, 10)} | {("retrieval", i, "inverse U") for i in (7, 8, 9)}
+    expected = {("Index", i, "U") for i in (8, 9, 10)} | {("Retrieval", i, "inverse U") for i in (7, 8, 9)}
     assert marked == expected
 
 
 def test_scores_by_angle_shows_one_temperature(tables):
     rows = data_of(charts.scores_by_angle(tables["scores"], 16, 0.1))
     assert len(rows) == len(IDS) * len(TASKS) * 2
-    assert {r["mean"] for r in rows if r["task"] == "index" and r["kind"] == "positional"} == {0.97}
+    assert {r["mean"] for r in rows if r["task"] == "Index" and r["kind"] == "positional"} == {0.97}
 
 
-def test_pairs_are_symmetric_and_the_best_is_named(tables):
+def test_pairs_are_symmetric_and_those_that_learn_are_counted(tables):
     chart = charts.angle_pairs(tables["accuracy"], 16)
-    assert "best with NoPE and 7, 97%" in title_of(chart)
+    means = {tuple(sorted((r["head"], r["other"]))): r["mean"] for r in data_of(chart)}
+    learnt = sum(mean >= 0.9 for mean in means.values())
+    assert title_of(chart).endswith(f"{learnt} of {len(means)} pairs learn it to 90%, the best to 97.0%")
     values = {(r["head"], r["other"]): r["mean"] for r in data_of(chart)}
     assert values["NoPE", "7"] == values["7", "NoPE"] == pytest.approx(0.97)
     assert len(values) == 25
@@ -110,7 +112,7 @@ def test_planes_and_borders_keep_their_groups_apart():
         accuracy=[0.3, 0.5, 0.8, 1.0],
         task=["retrieval"] * 4,
     )
-    assert "best 40% with one plane, 90% with 8 planes" in title_of(charts.accuracy_by_planes(planes, "retrieval"))
+    assert "best 40.0% with one plane, 90.0% with 8 planes" in title_of(charts.accuracy_by_planes(planes, "retrieval"))
     parts = []
     for task in ("index", "retrieval"):
         common = {"seed": [0, 1, 0, 1], "step": [9] * 4, "task": [task] * 4}
@@ -119,7 +121,7 @@ def test_planes_and_borders_keep_their_groups_apart():
         parts.append(more("long", first_id=[1, 1, 0, 0], length=[128] * 4, accuracy=[0.1, 0.1, 0.3, 0.3], **common))
         parts.append(more("one-angle", first_id=[0, 0, 3, 3], accuracy=[0.3, 0.3, 0.2, 0.2], **common))
     chart = charts.borders(pd.concat(parts), 16)
-    found = {(r["tokens"], r["first_id"], round(r["mean"], 6)) for r in data_of(chart) if r["task"] == "index"}
+    found = {(r["tokens"], r["first_id"], round(r["mean"], 6)) for r in data_of(chart) if r["task"] == "Index"}
     assert found == {
         ("32 tokens", 1, 0.4),
         ("32 tokens", 0, 0.3),
@@ -144,7 +146,7 @@ def test_spacing_is_the_share_of_even_spacing_and_maps_keep_their_lines(tables):
             "closest two places ÷ even spacing": smallest_turn(0.1, 32) / (2 * np.pi / 31),
         }
     )
-    assert "farthest apart at ID 7; heads with learnt maps reach 95% there, with fixed maps 93%" in title_of(chart)
+    assert "farthest apart at ID 7; heads with learnt maps reach 95.0% there, with fixed maps 93.0%" in title_of(chart)
     assert all(r["first_id"] for r in data_of(chart))
 
 
@@ -175,14 +177,14 @@ def test_starts_are_compared_run_by_run(tables):
     other = tables["accuracy"].assign(accuracy=tables["accuracy"]["accuracy"] * 0.8)
     chart = charts.starts_compared(tables["accuracy"], other, 16, ("small", "wide"))
     assert title_of(chart) == "Retrieval without angle: 95% from the small, 76% from the wide"
-    means = {r["run"]: r["mean"] for r in data_of(chart) if (r["task"], r["first_id"]) == ("index", 8)}
+    means = {r["run"]: r["mean"] for r in data_of(chart) if (r["task"], r["first_id"]) == ("Index", 8)}
     assert means == pytest.approx({"small": 0.5, "wide": 0.4})
 
 
 def test_titles_count_shapes_and_symbolic_angles(tables):
-    assert "index U at 3 of 3, retrieval inverse U at 3 of 3" in title_of(charts.bend_by_angle(tables["by_place"], 16))
+    assert "Index U at 3 of 3, Retrieval inverse U at 3 of 3" in title_of(charts.bend_by_angle(tables["by_place"], 16))
     title = title_of(charts.scores_by_angle(tables["scores"], 16, 0.1))
-    assert title == f"Clearly symbolic at 0 (index), {len(IDS)} (retrieval), 0 (partial-induction) of {len(IDS)} angles"
+    assert title == f"Clearly symbolic at 0 (Index), {len(IDS)} (Retrieval), 0 (Partial induction) of {len(IDS)} angles"
 
 
 def test_plane_scales_the_longest_to_one_and_keeps_sides_apart():

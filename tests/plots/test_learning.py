@@ -1,8 +1,12 @@
 """What the charts of training draw is what the tables hold, computed here with plain numpy."""
 
+import re
+
 import numpy as np
+import pandas as pd
 import pytest
 
+from possym.claims.learning import hop_order
 from possym.dynamics import pure_counts
 from possym.errors import InputError
 from possym.plots import NEUTRAL, POSITIONAL, SYMBOLIC, learning
@@ -44,6 +48,13 @@ def test_accuracy_shows_median_range_and_single_seeds(tables, task):
         assert [row[f"seed{seed}"] for seed in range(5)] == pytest.approx(found, abs=1e-4)
 
 
+@pytest.mark.parametrize("shown", ["median", "seed3"])
+def test_the_legend_shows_lines_whatever_the_menu_picks(tables, shown):
+    svg = draw(learning.accuracy_by_hops(tables["accuracy"], "number"), shown=shown)
+    symbols = re.findall(r'role-legend-symbol"[^>]*><path[^>]*>', svg)
+    assert len(symbols) == 4 and all('opacity="1"' in symbol for symbol in symbols)
+
+
 @pytest.mark.parametrize(("shown", "expected"), [("median", np.median), ("seed3", lambda found: found[3])])
 def test_the_menu_picks_what_the_lines_show(tables, shown, expected):
     svg = draw(learning.accuracy_by_hops(tables["accuracy"], "number"), shown=shown)
@@ -60,14 +71,38 @@ def test_the_menu_picks_what_the_lines_show(tables, shown, expected):
 
 
 def test_titles_say_what_the_data_say():
+    def words(accuracy, task):
+        return learning.learnt_words(accuracy[accuracy["task"] == task], task)
+
     made = study().tables["accuracy"]
-    assert "1 hop first reaches 90 % at step 2,000, 4 hops last at step 5,000" in learning.learnt_words(
-        made[made["task"] == "number"], "number"
+    assert words(made, "number") == (
+        "Number task: 1 hop is first to reach 90 %, at median step 2,000; 4 hops are last, at 5,000"
     )
+    assert words(made, "letter") == "Letter task: all hop counts reach 90 % at median step 3,000"
+    tied = study(learnt=PAPER_LIKE["learnt"] | {("number", 3): 5000}).tables["accuracy"]
+    assert words(tied, "number").endswith("; 3 and 4 hops are last, at 5,000")
     never = study(learnt=PAPER_LIKE["learnt"] | {("number", 4): 10**9}).tables["accuracy"]
-    assert learning.learnt_words(never[never["task"] == "number"], "number").endswith("not all do")
-    none = made.assign(accuracy=0.1)
-    assert "no hop count" in learning.learnt_words(none[none["task"] == "number"], "number")
+    assert words(never, "number").endswith("at median step 2,000; with 4 hops most seeds never do")
+    assert words(made[made["hops"].isin([0, 1])], "number") == "Number task: 1 hop reaches 90 % at median step 2,000"
+    assert "no hop count" in words(made.assign(accuracy=0.1), "number")
+
+
+def test_the_title_of_accuracy_and_the_claims_have_one_median_though_few_evaluations_are_drawn():
+    made = study()
+    steps = range(0, 7000, 10)
+    made.tables["accuracy"] = pd.DataFrame(
+        [
+            ("number", step, seed, "validation", hops, float(step >= 1010 + 1010 * hops))
+            for step in steps
+            for seed in range(3)
+            for hops in range(1, 5)
+        ],
+        columns=["task", "step", "seed", "split", "hops", "accuracy"],
+    )
+    title = learning.accuracy_by_hops(made.tables["accuracy"], "number").to_dict()["title"]
+    assert title["text"].endswith("1 hop is first to reach 90 %, at median step 2,020; 4 hops are last, at 5,050")
+    assert title["subtitle"].endswith("; 50 of 700 evaluations drawn")
+    assert hop_order(made).interval == "median steps 2,020, 3,030, 4,040, 5,050"
 
 
 def test_steps_to_learn_marks_every_seed_and_the_papers_steps():
@@ -87,11 +122,7 @@ def test_steps_to_learn_marks_every_seed_and_the_papers_steps():
 def test_head_color_mixes_the_books_colours():
     corners = [learning.head_color(p, s) for p, s in ((1, 0), (0, 1), (1, 1), (0, 0))]
     assert corners == [color.lower() for color in (POSITIONAL, SYMBOLIC, NEUTRAL, "#ffffff")]
-    middle = [
-        round((0x00 + 0xD5 + 0x7F + 0xFF) / 4),
-        round((0x72 + 0x5E + 0x7F + 0xFF) / 4),
-        round((0xB2 + 0x7F + 0xFF) / 4),
-    ]
+    middle = [round(sum(int(color[i : i + 2], 16) for color in corners) / 4) for i in (1, 3, 5)]
     assert learning.head_color(0.5, 0.5) == "#{:02x}{:02x}{:02x}".format(*middle)
 
 

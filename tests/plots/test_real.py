@@ -62,29 +62,64 @@ def test_every_head_has_its_lines(frequencies):
     assert {len(row["frequency_id"]) for row in drawn(real.all_profiles(many))} == {16}
 
 
-def test_scores_by_frequency_are_medians_and_quartiles(tables, frequencies):
-    rows = drawn(real.scores_by_frequency(tables["frequencies"], TASK, "statements"))
-    (found,) = [row for row in rows if row["score"] == "symbolic" and row["frequency_id"] == 2]
-    values = frequencies.loc[frequencies.frequency_id == 2, "symbolic"]
+@pytest.mark.parametrize("scope", ["all planes", "largest logits"])
+def test_scores_by_frequency_are_medians_and_quartiles(tables, frequencies, scope):
+    rows = drawn(real.scores_by_frequency(tables["frequencies"], TASK))
+    (found,) = [
+        row for row in rows
+        if (row["score"], row["frequency_id"], row["scope"], row["cut"]) == ("symbolic", 1, scope, "statements")
+    ]  # fmt: skip
+    limit = np.percentile(frequencies.logit_norm, 75) if scope == "largest logits" else 0
+    values = frequencies.loc[(frequencies.frequency_id == 1) & (frequencies.logit_norm >= limit), "symbolic"]
+    assert 0 < len(values) < (len(frequencies) / 4 if limit else np.inf)
     expected = np.percentile(values, [25, 50, 75])
     assert [found["low"], found["value"], found["high"]] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def split(fast, slow):
+    """Planes of four heads: large logits with these (positional, symbolic) scores, small ones that score 1 on both."""
+    rows = [
+        (TASK, cut, 0, head, number, 0.5**number, *scores, norm)
+        for cut in ("statements", "tokens")
+        for head in range(4)
+        for number in range(1, 10)
+        for scores, norm in [((fast if number <= 3 else slow) if head == 0 else (1.0, 1.0), 9.0 if head == 0 else 1.0)]
+    ]
+    columns = ["task", "blocks", "layer", "head", "frequency_id", "angle", "positional", "symbolic", "logit_norm"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def test_frequency_title_speaks_of_planes_with_large_logits():
+    title = real.scores_by_frequency(split((1.0, 0.6), (0.5, 1.0)), TASK).title.text
+    assert "by statements fast frequencies positional, slow frequencies symbolic; by tokens" in title
+    title = real.scores_by_frequency(split((0.95, 1.0), (0.6, 0.55)), TASK).title.text
+    assert "fast frequencies both alike, slow frequencies both alike" in title
+
+
+def test_slow_third_against_fast_third_within_a_head():
+    planes = split((1.0, 0.6), (0.5, 1.0)).query("blocks == 'tokens'")
+    assert readings.slow_leads_more(planes) == 0.25
+    assert readings.slow_leads_more(planes[planes["head"] == 0]) == 1.0
 
 
 def test_permuted_attention_says_what_stays_and_what_follows():
     places = np.arange(6)
     content = np.array([2, 0, 1, 5, 3, 4])
-    before = np.array([0.1, 0.5, 0.2, 0.05, 0.1, 0.05])
+    before = np.array([0.1, 0.5, 0.2, 0.05, 0.1, 0.05]) / 2
     parts = [
         pd.DataFrame(dict(kind=kind, layer=0, head=0, place=places, content=content, before=before, after=after))
         for kind, after in (("uniform", before), ("positional", before), ("symbolic", before[content]))
     ]
     chart = real.attention_under_permutation(pd.concat(parts))
     panels = {panel.title.text: panel.title.subtitle for panel in chart.vconcat}
-    assert list(panels) == [f"The most {kind} head: layer 0, head 0" for kind in ("positional", "symbolic", "uniform")]
+    assert list(panels) == [f"Most {kind}: layer 0, head 0" for kind in ("positional", "symbolic", "uniform")]
     moved = np.corrcoef(before, before[content])[0, 1]
-    positional, symbolic, _ = panels.values()
-    assert positional == f"After the permutation r = 1.00 with the places, {moved:.2f} with the contents"
-    assert symbolic == f"After the permutation r = {moved:.2f} with the places, 1.00 with the contents"
+    positional, symbolic, uniform = panels.values()
+    assert positional[0] == f"After, r = 1.00 with places, {moved:.2f} with contents"
+    assert symbolic[0] == f"After, r = {moved:.2f} with places, 1.00 with contents"
+    assert uniform[1] == "50 % of its attention is on statements"
+    for panel in chart.vconcat:
+        assert panel.data.groupby("when")["attention"].sum().tolist() == pytest.approx([1, 1, 1])
 
 
 def test_planes_are_scaled_by_role_and_counted():
@@ -106,7 +141,17 @@ def test_choices_name_the_one_that_reorders_most(tables):
     assert mine.rank_correlation == pytest.approx(expected)
     worst = table[~table.default].sort_values("rank_correlation").iloc[0]
     assert f"{worst.choice}: {worst.value} reorders" in real.choices(table).title.text
-    assert len([row for row in drawn(real.choices(table)) if "rank_correlation" in row]) == len(table)
+    assert len(drawn(real.choices(table))) == 3 * len(table)
+
+
+def test_agreement_between_tasks_parts_what_moves():
+    names = ["a, by tokens", "b, by tokens", "a, by statements"]
+    values = [[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]]
+    table = pd.DataFrame(values, names, names).rename_axis(index="first", columns="second").stack()
+    chart = real.agreement(table.rename("rank_correlation").reset_index())
+    assert "as long as the same thing moves: median 0.90, else 0.25" in chart.title.text
+    table[:] = 0.5
+    assert "agree no better" in real.agreement(table.rename("rank_correlation").reset_index()).title.text
 
 
 def test_known_heads_are_the_largest_and_never_twice():
@@ -135,6 +180,27 @@ def test_knob_compares_with_the_model_as_it_is(tables):
         real.knob(knob, heads="none of them")
 
 
+def test_each_kind_of_known_head_and_its_band(tables):
+    own = readings.own_effects(tables["knob"]).set_index("measure")
+    rows = tables["knob"].query("heads == 'induction heads' and how == 'silence'").set_index("band")["induction"]
+    base = tables["knob"].query("band == 'none'")["induction"].iloc[0]
+    assert own.loc["induction", "own"] == "symbolic"
+    assert own.loc["induction", "own_change"] == pytest.approx(rows["symbolic"] - base)
+    assert own.loc["induction", "other_change"] == pytest.approx(rows["positional"] - base)
+    assert own.loc["induction", "random_change"] == pytest.approx(rows["random"].mean() - base)
+    assert own.loc["induction", "beaten"] == (rows["random"] > rows["symbolic"]).sum()
+    assert own["draws"].tolist() == [2, 2]
+    knob = tables["knob"].copy()
+    knob.loc[knob.band == "random", ["previous_token", "induction"]] = base
+    for heads, measure, band in (
+        ("previous-token heads", "previous_token", "positional"), ("induction heads", "induction", "symbolic")
+    ):  # fmt: skip
+        knob.loc[(knob.heads == heads) & (knob.band == band), measure] -= 0.5
+    assert real.knob_in_known_heads(knob).title.text.startswith("Previous-token heads need the positional band")
+    knob.loc[(knob.heads == "induction heads") & (knob.band == "positional"), "induction"] -= 0.5
+    assert real.knob_in_known_heads(knob).title.text == "Kinds of head and bands do not pair off"
+
+
 def test_readings_of_prompts(tables):
     heads, prompts = tables["heads"], tables["prompts"].copy()
     prompts.loc[(prompts.task == TASK) & (prompts.prompt == 0), "correct"] = True
@@ -155,7 +221,7 @@ def test_thirds_are_medians_over_planes(tables):
     rows = pd.concat(
         [rows.assign(frequency_id=rows.frequency_id + 4 * k, symbolic=rows.symbolic / (k + 1)) for k in range(3)]
     )
-    found = readings.thirds(rows, TASK, "statements")
+    found = readings.thirds(rows)
     for name, (first, last) in {"fast": (1, 4), "middle": (5, 8), "slow": (9, 12), "fastest": (1, 1)}.items():
         expected = np.median(rows.loc[rows.frequency_id.between(first, last), "symbolic"])
         assert found[name]["symbolic"] == pytest.approx(expected)

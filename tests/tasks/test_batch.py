@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from possym.errors import InputError
-from possym.tasks import Batch, IndexTask, LetterTask, NumberTask, PartialInductionTask, RetrievalTask
+from possym.tasks import Batch, IndexTask, LetterTask, MixedTask, NumberTask, PartialInductionTask, RetrievalTask
 from possym.tasks.batch import balanced, letter_names, uniform
 
-MULTIHOP = [NumberTask(), LetterTask()]
+MULTIHOP = [NumberTask(), LetterTask(), MixedTask()]
 CANONICAL = [IndexTask(), RetrievalTask(), PartialInductionTask()]
 TASKS = MULTIHOP + CANONICAL
 named = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)
@@ -100,7 +100,7 @@ def test_decode_round_trip(task):
 
 def test_vocabulary_sizes():
     sizes = [len(task.vocabulary) for task in TASKS]
-    assert sizes == [136, 128, 32 + 127, 128 * 8 + 128 + 8, 8 * 8 + 8 + 8]
+    assert sizes == [136, 128, 256, 32 + 127, 128 * 8 + 128 + 8, 8 * 8 + 8 + 8]
 
 
 @pytest.mark.parametrize("n,labels", [(1, 5), (4, 5), (5, 5), (997, 8), (1000, 120)])
@@ -145,7 +145,7 @@ def test_letter_names_follow_the_papers():
 
 
 @named
-@pytest.mark.parametrize("n", [0, -1, True, 2.0, "3", None, torch.tensor(3)])
+@pytest.mark.parametrize("n", [0, -1, True, 2.0, "3", None, torch.tensor(3.0), torch.tensor([3])])
 def test_bad_counts_are_refused(task, n):
     with pytest.raises(InputError, match=re.escape(f"n = {n!r}: give a whole number of at least 1")):
         task.sample(n)

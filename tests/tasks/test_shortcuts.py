@@ -1,10 +1,12 @@
 """Guessers without a path: by hand, and against a count over decoded tokens."""
 
+import re
+
 import pytest
 import torch
 
 from possym.errors import InputError
-from possym.tasks import Batch, IndexTask, LetterTask, NumberTask
+from possym.tasks import Batch, IndexTask, LetterTask, MixedTask, NumberTask
 from possym.tasks.shortcuts import shortcut_accuracy
 
 from .test_batch import generator
@@ -13,16 +15,18 @@ from .test_batch import generator
 def by_counting(task, batch):
     chances = []
     for tokens, hops, path in zip(task.decode(batch.tokens), batch.hops.tolist(), batch.path.tolist(), strict=True):
-        if isinstance(task, NumberTask):
-            likely = {place - int(token) for place, token in enumerate(tokens) if token.isdigit()} & set(range(8))
-        else:
+        likely = set()
+        if not isinstance(task, LetterTask):
+            jumps = [(place, re.search("[0-9]+$", token)) for place, token in enumerate(tokens)]
+            likely |= {place - int(jump[0]) for place, jump in jumps if jump} & set(range(8))
+        if not isinstance(task, NumberTask):
             firsts = "".join(token[0] for token in tokens)
-            likely = {place for place in range(8) if firsts.count(firsts[place]) == 1}
+            likely |= {place for place in range(8) if firsts.count(firsts[place]) == 1}
         chances.append((path[hops] in likely) / len(likely))
     return torch.tensor(chances, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("task", [NumberTask(), LetterTask()], ids=["number", "letter"])
+@pytest.mark.parametrize("task", [NumberTask(), LetterTask(), MixedTask()], ids=["number", "letter", "mixed"])
 def test_against_counting(task):
     batch = task.sample(2000, generator=generator(3))
     assert torch.equal(shortcut_accuracy(task, batch), by_counting(task, batch))
@@ -38,10 +42,12 @@ def test_by_hand():
     assert shortcut_accuracy(NumberTask(), number).tolist() == [1 / 2]  # 8 − 1 is h and 16 − 15 = 15 − 14 is b
     letter = by_hand(LetterTask(), "a1 b1 b2 b3 b4 c1 c2 d1 ba ba ba ba ba ba ba ba ba", [16, 0])
     assert shortcut_accuracy(LetterTask(), letter).tolist() == [1 / 2]  # a1 or d1
+    mixed = by_hand(MixedTask(), "aA bA bB bC bD cA cB bE ba b1 ba ba ba ba ba ba b15", [16, 1])
+    assert shortcut_accuracy(MixedTask(), mixed).tolist() == [1 / 2]  # aA is alone of its name, 16 − 15 is place 1
 
 
 def test_bad_input():
-    with pytest.raises(InputError, match="NumberTask or a LetterTask"):
+    with pytest.raises(InputError, match="NumberTask, a LetterTask or a MixedTask"):
         shortcut_accuracy(IndexTask(), NumberTask().sample(2))
     with pytest.raises(InputError, match="18 tokens"):
         shortcut_accuracy(NumberTask(), NumberTask().sample(2, length=18))

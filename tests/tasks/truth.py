@@ -49,3 +49,19 @@ def letter_path(tokens):
         assert place < path[-1], "the path must lead to earlier places"
         path.append(place)
     return path
+
+
+def mixed_path(tokens):
+    """Places from the last token, by what each token ends with, to one that ends with a capital."""
+    path = [len(tokens) - 1]
+    while not tokens[path[-1]][-1].isupper():
+        name, rest = tokens[path[-1]][0], tokens[path[-1]][1:]
+        assert name.islower()
+        if rest.isdigit():
+            place = path[-1] - int(rest)
+            assert place >= 0, "the path must stay inside"
+        else:
+            (place,) = [k for k, token in enumerate(tokens) if token[0] == rest]
+        assert place < path[-1], "the path must lead to earlier places"
+        path.append(place)
+    return path

@@ -36,6 +36,7 @@ def test_every_statement_has_a_test_of_its_name(verdicts):
     for verdict in verdicts.values():
         assert verdict.verdict in (HOLDS, REPAIRED, FAILS)
         assert all(vars(verdict).values())
+        assert verdict.counterexample.startswith("none") == (verdict.verdict == HOLDS)
 
 
 def test_p1_theorem_1(verdicts):
@@ -146,6 +147,21 @@ def test_p2_theorem_3_2_index_max(verdicts):
     assert index_gaps(9, 0.8)[2].item() == pytest.approx(1 - second)
 
 
+@pytest.mark.parametrize("theta", [0.1, 0.8, 2.1, 3.1])
+def test_the_largest_discrepancy_of_index_is_bounded_as_the_audit_says(verdicts, theta):
+    said = verdicts["p2_theorem_3_2_index_max"]
+    assert "nθ ≤ 2π" in said.conditions and "2π²/(⌊n/2⌋ + 1)²" in said.conditions
+    assert said.counterexample.endswith("while nθ ≤ 2π: none; to min{1 − cos θ, 2π²/(⌊n/2⌋ + 1)²}: none")
+    for n in range(2, 150):
+        # A query for the middle has the multiples up to ⌊n/2⌋ in reach, and no query has fewer.
+        largest = 1 - max(math.cos(m * theta) for m in range(1, n // 2 + 1))
+        assert float(index_gaps(n, theta).max()) == pytest.approx(largest, abs=1e-12)
+        assert largest <= min(1 - math.cos(theta), 2 * math.pi**2 / (n // 2 + 1) ** 2) + 1e-12
+        if n * theta <= 2 * math.pi:
+            assert 1 - math.cos(theta) <= 2 * math.pi**2 / n**2
+            assert largest <= 1 - math.cos(theta) + 1e-12
+
+
 def test_p2_theorem_3_2_index_min(verdicts):
     assert verdicts["p2_theorem_3_2_index_min"].verdict == HOLDS
 
@@ -156,6 +172,9 @@ def test_p2_theorem_3_2_retrieval_max(verdicts):
     gap = 1 - math.cos(math.pi + 0.0027)
     assert retrieval_gaps(2, 0.0027, 8).largest == pytest.approx(gap)
     assert gap > 1.99 > 1 - math.cos(math.pi / 4)
+    # Three letters and no angle: every wrong letter lies ω away, and the bound is met with equality.
+    assert retrieval_gaps(5, 0.0, 3).largest == pytest.approx(1 - math.cos(2 * math.pi / 3))
+    assert verdicts["p2_theorem_3_2_retrieval_max"].counterexample.endswith("so at 84 of 90 points")
 
 
 def test_p2_theorem_3_2_retrieval_min(verdicts):

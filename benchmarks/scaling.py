@@ -1,0 +1,74 @@
+"""Training of an ensemble on 1, 2 and 4 devices: strong scaling (as many members) and weak (as many a device).
+
+The paper's step: 64 sequences of 17 tokens, 12 layers, width 128, dropout 0.1. Each row is the median of several runs:
+
+- *whole*: seconds of the whole call, with the start of the processes, the data, the compilation and the joining;
+- *ms*: milliseconds a step of the slowest device, without these;
+- *efficiency*: of the steps; strong, the time on one device over the time on n and over n; weak, over the time on n.
+"""
+
+import dataclasses
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from common import parser, positive, report
+
+from possym.devices import devices_of
+from possym.experiments.ensembles import train
+from possym.experiments.learning_dynamics import Config
+from possym.results import choose_device
+
+
+def measure(config: Config, devices: list[torch.device], repeats: int) -> tuple[float, float]:
+    """Return the median seconds of a whole training and the median milliseconds of a step."""
+    whole, step = [], []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["POSSYM_CACHE"] = folder  # trained members are kept there
+            start = time.perf_counter()
+            _, training = train("number", config, devices[0], Path(folder) / "checkpoints", devices=devices)
+            whole.append(time.perf_counter() - start)
+            step.append(1e3 * training.seconds_training / config.steps)
+    return statistics.median(whole), statistics.median(step)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = parser(__doc__.split("\n")[0], "scaling.json")
+    options.add_argument("--repeats", type=positive, default=3, help="runs of each row")
+    chosen = options.parse_args()
+    device = choose_device(chosen.device)
+    visible = [device] * 2 if device.type == "cpu" else devices_of(device)
+    steps = 20 if chosen.tiny else 1_000
+    settings = dict(layers=2, width=32) if chosen.tiny else {}
+    plan = Config(
+        preset="paper", steps=steps, warmup=10, points=2, training_sequences=64 * steps, other_members=1, **settings
+    )
+    strong, a_device = (4, 2) if chosen.tiny else (32, 8)
+    rows = []
+    for scaling in ("strong", "weak"):
+        for count in (n for n in (1, 2, 4) if n <= len(visible)):
+            members = strong if scaling == "strong" else a_device * count
+            whole, ms = measure(dataclasses.replace(plan, members=members), visible[:count], chosen.repeats)
+            rows.append(
+                {
+                    "scaling": scaling,
+                    "devices": count,
+                    "members": members,
+                    "whole": whole,
+                    "ms": ms,
+                    "ms_per_model": ms / members,
+                }
+            )
+            first = next(row for row in rows if row["scaling"] == scaling)
+            rows[-1]["efficiency"] = first["ms"] / ms / (count if scaling == "strong" else 1)
+            rows[-1]["whole_efficiency"] = first["whole"] / whole / (count if scaling == "strong" else 1)
+    report(rows, chosen.output, device, repeats=chosen.repeats, steps=steps, layers=plan.layers, width=plan.width)
+
+
+if __name__ == "__main__":
+    main()

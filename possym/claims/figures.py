@@ -1,0 +1,102 @@
+"""Where a reader sees a claim: the labels in the chapters, and the claims that each shows."""
+
+import html
+
+FIGURES = {
+    # 01-positional-and-symbolic
+    "figure-columns-and-rows": ("one-content-positional", "nope-symbolic"),
+    # 02-exclusion-principle
+    "figure-between-the-kinds": ("p1-theorem-1",),
+    "figure-room-in-the-bound": ("exclusion-tightness",),
+    # 03-scoring-a-head
+    "table-heads-by-hand": ("positional-scores-one", "symbolic-scores-one", "uniform-scores-both"),
+    # 04-rope-geometry
+    "figure-index-logits": ("p1-theorem-3",),
+    "figure-retrieval-logits": ("p2-theorem-3-1-retrieval", "p2-theorem-3-1-wrap-around"),
+    "table-stacked-heads": ("p2-appendix-f-number", "p2-appendix-f-letter", "constructions-solve-the-tasks"),
+    "figure-pairs-of-inputs": (
+        "p1-theorem-2", "p1-theorem-4", "p1-theorem-5", "p1-corollary-1",
+        "p2-remark-3-1-symbolic", "p2-remark-3-1-positional",
+    ),
+    "figure-two-angles": ("p1-theorem-6",),
+    "figure-gap-of-index": ("p2-theorem-3-2-index-max", "p2-theorem-3-2-index-min"),
+    "figure-gap-of-retrieval": (
+        "p2-theorem-3-2-retrieval-max", "p2-theorem-3-2-retrieval-min", "p2-theorem-3-2-theta-zero",
+        "p2-theorem-3-2-past-omega", "figure-5a",
+    ),
+    "figure-sharpness-of-the-softmax": ("p2-lemma-f1",),
+    "table-seventh-of-a-turn": ("p2-theorem-3-1-index", "p2-theorem-3-1-irrational"),
+    "table-first-tie": ("p2-theorem-3-1-floating-point",),
+    "figure-shapes": ("p1-theorem-7-positional", "p1-theorem-7-symbolic"),
+    # 05-canonical-tasks
+    "figure-accuracy-by-angle": ("canonical-index-fast", "canonical-retrieval-slow", "canonical-tension"),
+    "figure-scores-by-angle": ("canonical-index-positional", "canonical-retrieval-symbolic"),
+    "figure-bend-by-angle": ("canonical-index-u", "canonical-retrieval-inverse-u"),
+    "figure-plane-in-training": ("canonical-plane",),
+    "figure-pairs-of-angles": ("canonical-partial-two-angles", "canonical-moderate-angle"),
+    "figure-planes-of-an-angle": ("canonical-partial-one-angle",),
+    # 06-number-and-letter-tasks
+    "figure-jumps": ("number-inside",),
+    "figure-balance-of-numbers": ("number-balanced",),
+    "figure-balance-of-letters": ("letter-balanced",),
+    "table-solvers": ("number-answer", "letter-answer"),
+    # 07-learning-dynamics
+    "section-models": ("training-time",),
+    "figure-accuracy-on-numbers": ("number-learnt", "number-best-step"),
+    "figure-accuracy-on-letters": ("letter-learnt", "letter-best-step"),
+    "figure-steps-to-learn": (
+        "number-hop-order", "number-one-hop-step", "letter-hops-together", "letter-learnt-step", "number-one-hop-first",
+    ),
+    "figure-kinds-on-numbers": ("number-early-late", "number-positional-layers"),
+    "figure-kinds-on-letters": ("letter-last-layer",),
+    "figure-heads-in-the-plane": ("start-both-scores",),
+    "figure-entropy": ("start-uniform",),
+    "figure-pure-heads": (
+        "number-positional-0.1", "number-symbolic-0.1", "number-positional-0.05", "number-symbolic-0.05",
+        "letter-positional-0.1", "letter-symbolic-0.1",
+    ),
+    "figure-learning-against-purity": ("number-with-purity", "letter-with-purity"),
+    "table-final-scores": ("number-layer-0",),
+    # 08-what-the-heads-do
+    "figure-functions-on-numbers": ("number-composition",),
+    "figure-functions-on-letters": ("letter-composition",),
+    "figure-function-and-purity": ("no-symbolic-index", "no-positional-retrieval"),
+    "figure-frequencies-on-numbers": ("number-table1", "number-fast-then-slow"),
+    "figure-frequencies-on-letters": ("letter-table1", "letter-slow"),
+    # 08b-how-general-is-it
+    "figure-accuracy-by-setting": ("general-mixed",),
+    "figure-pure-heads-by-setting": (
+        "general-heads", "general-layers", "general-llama", "general-every-place", "general-shares",
+    ),
+    "figure-purity-over-training": ("general-success",),
+    "figure-kinds-by-setting": ("general-positional-first",),
+    "table-hop-order": ("general-short-paths-first",),
+    # 09-length-generalization
+    "figure-accuracy-by-length": ("letter-above-90", "number-by-length", "letter-by-length"),
+    "figure-90-percent-points": ("letter-goes-further",),
+    "figure-leads": ("discrepancy-of-trained-heads",),
+    # 10-profiling-real-models
+    "section-models-out-of-reach": (
+        "gemma-trade", "gemma-layers", "gemma-keys-gather", "real-other-families", "prompts-published-models",
+    ),
+    "figure-plane-of-heads": ("real-trade",),
+    "figure-heads-by-layer": ("real-early-positional", "real-late-symbolic"),
+    "figure-scores-by-frequency": ("real-slow-symbolic", "real-fast-positional", "real-fastest-both"),
+    "figure-queries-and-keys": ("real-keys-gather",),
+    "table-real-heads-and-the-bound": ("real-exclusion",),
+    # 11-one-hop-prompts
+    "figure-published-accuracy": ("prompts-letters-ahead", "prompts-numbers-first", "prompts-numbers-fall"),
+    "table-screens": ("prompts-letters-ahead-here",),
+}  # fmt: skip
+LABELS = {claim: label for label, claims in FIGURES.items() for claim in claims}
+
+
+def link(claim: str, page: str = "") -> str:
+    """Return the link to the figure, table or section that shows a claim.
+
+    >>> link("letter-learnt")
+    '<a href="#figure-accuracy-on-letters">Figure: accuracy on letters</a>'
+    """
+    label = LABELS[claim]
+    kind, _, name = label.partition("-")
+    return f'<a href="{html.escape(page)}#{label}">{kind.capitalize()}: {name.replace("-", " ")}</a>'

@@ -1,0 +1,195 @@
+"""Sums over all swaps of two tokens in one pass on a GPU: what `possym.scores` does in bands, as Triton kernels.
+
+- `suits` says whether a tensor can go this way: float32 on a GPU, no gradient asked for, and Triton able to compile
+  here. PyTorch's CUDA builds bring Triton along; it needs a C compiler once. Where it fails, a warning says so and
+  the scores take the slower way.
+- `head_sums` reads relocated logits once, both triangles together.
+- `plane_sums` never sees a matrix: a single plane's relocated logits are products of two short vectors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    from triton import language as tl
+except ImportError:  # PyTorch for CPUs comes without it
+    triton = None
+
+
+def jit(function):
+    """Compile a kernel where there is Triton; it is not specialised on sizes, so that one compilation serves all."""
+    return function if triton is None else triton.jit(do_not_specialize=["count", "tiles"])(function)
+
+
+@jit
+def swap_terms(turned, moved, weight):
+    """Return weight · cos(v′, v) and weight · cos(v′, reverse(v)) from log₂ of the ratios of v and of v′.
+
+    Ratios past e^±20 are cut there, as in `possym.scores.band_of_swaps`.
+    """
+    r = tl.exp2(tl.minimum(tl.maximum(turned, -28.853901), 28.853901))
+    s = tl.exp2(tl.minimum(tl.maximum(moved, -28.853901), 28.853901))
+    share = weight * tl.rsqrt((r * r + 1.0) * (s * s + 1.0))
+    return share * (r * s + 1.0), share * (r + s)
+
+
+@jit
+def head_kernel(relocated, larger, smaller, sums, count, tiles, SIZE: tl.constexpr):
+    """Sum one square tile of swaps i < j of one head."""
+    head = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    # Tiles of the upper triangle are numbered column by column: number column·(column + 1)/2 + row.
+    column = ((tl.sqrt(8.0 * tile + 1.0) - 1.0) * 0.5).to(tl.int32)
+    column = tl.where(column * (column + 1) // 2 > tile, column - 1, column)
+    column = tl.where((column + 1) * (column + 2) // 2 <= tile, column + 1, column)
+    row = (tile - column * (column + 1) // 2) * SIZE
+    column = column * SIZE
+    step = tl.arange(0, SIZE)
+    i, j = row + step, column + step
+    here, after = i < count, j < count
+    # A matrix may have more entries than 32 bits count: they count from a tile's corner.
+    matrix = relocated + head * count * count
+    above = matrix + row.to(tl.int64) * count + column
+    below = matrix + column.to(tl.int64) * count + row
+    both = here[:, None] & after[None, :]
+    upper = tl.load(above + step[:, None] * count + step[None, :], mask=both, other=0.0)
+    lower = tl.load(below + step[:, None] * count + step[None, :], mask=after[:, None] & here[None, :], other=0.0)
+    lower = tl.trans(lower)
+    diagonal = step * (count + 1)
+    logits_here = tl.load(matrix + row.to(tl.int64) * (count + 1) + diagonal, mask=here, other=0.0)[:, None]
+    logits_after = tl.load(matrix + column.to(tl.int64) * (count + 1) + diagonal, mask=after, other=0.0)[None, :]
+    larger_here = tl.load(larger + head * count + i, mask=here, other=0.0)[:, None]
+    larger_after = tl.load(larger + head * count + j, mask=after, other=0.0)[None, :]
+    smaller_here = tl.load(smaller + head * count + i, mask=here, other=0.0)[:, None]
+    smaller_after = tl.load(smaller + head * count + j, mask=after, other=0.0)[None, :]
+    swap = both & (i[:, None] < j[None, :])
+    weight = tl.where(swap, tl.maximum(larger_here * smaller_after, smaller_here * larger_after), 0.0)
+    straight, crossed = swap_terms((logits_after - logits_here) * 1.4426950, (upper - lower) * 1.4426950, weight)
+    # The two squared deviations of `possym.scores.exclusion`, of both entries of the swap.
+    by_place = (upper - logits_after) * (upper - logits_after) + (lower - logits_here) * (lower - logits_here)
+    by_content = (upper - logits_here) * (upper - logits_here) + (lower - logits_after) * (lower - logits_after)
+    place = sums + (head * tiles + tile) * 5
+    tl.store(place, tl.sum(tl.sum(straight, 1), 0))
+    tl.store(place + 1, tl.sum(tl.sum(crossed, 1), 0))
+    tl.store(place + 2, tl.sum(tl.sum(weight, 1), 0))
+    tl.store(place + 3, tl.sum(tl.sum(tl.where(swap, by_place, 0.0), 1), 0))
+    tl.store(place + 4, tl.sum(tl.sum(tl.where(swap, by_content, 0.0), 1), 0))
+
+
+@jit
+def plane_kernel(keys, turned, larger, smaller, sums, count, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Sum all swaps i < j of one plane whose i lies in one strip of rows."""
+    planes = tl.num_programs(0) // tiles
+    strip = tl.program_id(0) // planes  # the longest strips come first
+    plane = (tl.program_id(0) % planes).to(tl.int64)
+    keys += plane * 2 * count
+    turned += plane * 2 * count
+    larger += plane * count
+    smaller += plane * count
+    i = strip * ROWS + tl.arange(0, ROWS)
+    here = i < count
+    key_x = tl.load(keys + i, mask=here, other=0.0)[:, None]
+    key_y = tl.load(keys + count + i, mask=here, other=0.0)[:, None]
+    turned_x = tl.load(turned + i, mask=here, other=0.0)[:, None]
+    turned_y = tl.load(turned + count + i, mask=here, other=0.0)[:, None]
+    larger_here = tl.load(larger + i, mask=here, other=0.0)[:, None]
+    smaller_here = tl.load(smaller + i, mask=here, other=0.0)[:, None]
+    logits_here = key_x * turned_x + key_y * turned_y
+    straights = tl.zeros((ROWS, COLUMNS), tl.float32)
+    crosseds = tl.zeros((ROWS, COLUMNS), tl.float32)
+    weights = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(strip * ROWS, count, COLUMNS):
+        j = start + tl.arange(0, COLUMNS)
+        after = j < count
+        x = tl.load(keys + j, mask=after, other=0.0)[None, :]
+        y = tl.load(keys + count + j, mask=after, other=0.0)[None, :]
+        u = tl.load(turned + j, mask=after, other=0.0)[None, :]
+        v = tl.load(turned + count + j, mask=after, other=0.0)[None, :]
+        larger_after = tl.load(larger + j, mask=after, other=0.0)[None, :]
+        smaller_after = tl.load(smaller + j, mask=after, other=0.0)[None, :]
+        weight = tl.maximum(larger_here * smaller_after, smaller_here * larger_after)
+        weight = tl.where(i[:, None] < j[None, :], weight, 0.0)
+        moved = (key_x * u + key_y * v) - (x * turned_x + y * turned_y)
+        straight, crossed = swap_terms((x * u + y * v) - logits_here, moved, weight)
+        straights += straight
+        crosseds += crossed
+        weights += weight
+    place = sums + (plane * tiles + strip) * 3
+    tl.store(place, tl.sum(tl.sum(straights, 1), 0))
+    tl.store(place + 1, tl.sum(tl.sum(crosseds, 1), 0))
+    tl.store(place + 2, tl.sum(tl.sum(weights, 1), 0))
+
+
+def head_sums(relocated: Tensor, larger: Tensor, smaller: Tensor) -> Tensor:
+    """Return five sums over all swaps (..., 5) of relocated logits (..., T, T).
+
+    In turn: weight · cos(v′, v), weight · cos(v′, reverse(v)), the weights, and the positional and symbolic deviations
+    of `possym.scores.exclusion`. The weight of a swap is the larger of larger_i · smaller_j and smaller_i · larger_j,
+    both vectors (..., T).
+    """
+    count, shape = relocated.shape[-1], relocated.shape[:-2]
+    size = 16 if count <= 16 else 32
+    side = triton.cdiv(count, size)
+    tiles = side * (side + 1) // 2
+    sums = relocated.new_empty(shape.numel(), tiles, 5)
+    with on(relocated):
+        head_kernel[(len(sums) * tiles,)](
+            relocated.contiguous(), larger.contiguous(), smaller.contiguous(), sums, count, tiles,
+            SIZE=size, num_warps=size**2 // 256,
+        )  # fmt: skip
+    return sums.sum(1).view(*shape, 5)
+
+
+def plane_sums(
+    keys: Tensor, turned: Tensor, larger: Tensor, smaller: Tensor, rows: int = 32, columns: int = 32, warps: int = 4
+) -> Tensor:
+    """Return the first three sums of `head_sums` (..., 3) for planes whose relocated logits are keysᵀ · turned.
+
+    keys and turned are (..., 2, T): key contents, and the query as each place sees it. ``rows`` by ``columns`` swaps
+    are worked on at a time by so many ``warps``: how they are chosen changes the speed alone.
+    """
+    count, shape = keys.shape[-1], keys.shape[:-2]
+    strips = triton.cdiv(count, rows)
+    sums = keys.new_empty(shape.numel(), strips, 3)
+    with on(keys):
+        plane_kernel[(len(sums) * strips,)](
+            (keys * 1.4426950408889634).contiguous(), turned.contiguous(), larger.contiguous(), smaller.contiguous(),
+            sums, count, strips, ROWS=rows, COLUMNS=columns, num_warps=warps,
+        )  # fmt: skip
+    return sums.sum(1).view(*shape, 3)
+
+
+def on(x: Tensor):
+    """Return a context in which kernels run on the device of ``x``."""
+    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
+
+
+def suits(x: Tensor) -> bool:
+    """Return whether the kernels can sum over swaps of ``x``."""
+    graded = torch.is_grad_enabled() and x.requires_grad
+    return x.is_cuda and x.dtype == torch.float32 and x.numel() > 0 and not graded and works(x.device)
+
+
+@functools.cache
+def works(device: torch.device) -> bool:
+    """Return whether Triton compiles and runs here, tried once a device."""
+    if triton is None:
+        return False
+    tiny = torch.ones(2, 2, device=device)
+    try:
+        sums = head_sums(tiny, tiny[0], tiny[0])[:3], plane_sums(tiny, tiny, tiny[0], tiny[0])
+        return all(bool(x.isfinite().all()) for x in sums)
+    except Exception as error:  # a missing compiler, an old driver, an old card: each has an exception of its own
+        warnings.warn(
+            f"Triton does not run here ({type(error).__name__}: {error!s:.200}), so scores take the slower way. "
+            "It needs a C compiler such as gcc",
+            stacklevel=2,
+        )
+        return False

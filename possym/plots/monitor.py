@@ -1,0 +1,55 @@
+"""What the heads of a model did while it trained, from the table of `possym.monitor.HeadScoreCallback`."""
+
+import altair as alt
+import pandas as pd
+
+from ..errors import InputError, need
+from . import POSITIONAL, SYMBOLIC
+
+
+def heads_over_training(table: pd.DataFrame) -> alt.FacetChart:
+    """Return both scores over training, a panel a layer and a line a head; a click on a line picks its head.
+
+    Args:
+        table: columns step, layer, head, positional, symbolic.
+
+    Raises:
+        InputError: no such table, or an empty one.
+    """
+    need(table, pd.DataFrame, "table")
+    columns = ["step", "layer", "head", "positional", "symbolic"]
+    if missing := [name for name in columns if name not in table]:
+        raise InputError(f"the table lacks {', '.join(missing)}: give that of a HeadScoreCallback")
+    if table.empty:
+        raise InputError("the table is empty: give that of a HeadScoreCallback after training")
+    data = table[columns].melt(["step", "layer", "head"], var_name="kind", value_name="score").round(4)
+    data["panel"] = [f"layer {layer}" for layer in data.layer]
+    last = table[table.step == table.step.max()]
+    end = f"positional {last.positional.mean():.2f}, symbolic {last.symbolic.mean():.2f}"
+    picked = alt.selection_point(fields=["layer", "head"], name="head_pick", on="click")
+    names = [f"layer {layer}" for layer in sorted(table.layer.unique())]
+    return (
+        alt.Chart(data)
+        .mark_line(point=alt.OverlayMarkDef(size=14), strokeWidth=1.5)
+        .encode(
+            x=alt.X("step:Q", title="Training step"),
+            y=alt.Y("score:Q", title="Score").scale(domain=[0, 1]),
+            color=alt.Color("kind:N", title=None)
+            .scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC])
+            .legend(orient="bottom"),
+            detail="head:N",
+            opacity=alt.condition(picked, alt.value(0.8), alt.value(0.08)),
+            tooltip=["layer:O", "head:O", "step:Q", "kind:N", alt.Tooltip("score:Q", format=".2f")],
+        )
+        .properties(width=250, height=130)
+        .add_params(picked)
+        .facet(alt.Facet("panel:N", title=None, sort=names), columns=2)
+        .properties(
+            title=alt.TitleParams(
+                f"Means over heads at step {last.step.iloc[0]:,}: {end}",
+                subtitle="One line a head and score; click a line to see its head alone",
+            ),
+            description="Line charts, one a layer: positional and symbolic score of every head over "
+            f"{last.step.iloc[0]:,} training steps. Means over heads at the end: {end}.",
+        )
+    )

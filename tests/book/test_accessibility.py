@@ -1,0 +1,100 @@
+"""axe-core over every built page in a real browser, and the book by keyboard alone."""
+
+from importlib.resources import files
+
+import pytest
+
+pytestmark = pytest.mark.book
+
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+FINDINGS = """() => axe.run(document, {resultTypes: ["violations"], preload: false})
+  .then(found => found.violations.flatMap(rule =>
+  rule.nodes.map(node => [rule.impact, rule.id, node.html.slice(0, 120)].join(" | "))))"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(scheme, pages, address, visit):
+    problems = []
+    with visit(color_scheme=scheme) as v:
+        for page in pages:
+            if scheme == "dark" and page.startswith("api/"):
+                continue
+            v.open(f"{address}/{page}").wait_for_charts()
+            v.page.wait_for_function("!window.MathJax?.startup || MathJax.startup.promise.then(() => true)")
+            v.page.evaluate(AXE)
+            problems += [f"{page}: {finding}" for finding in v.page.evaluate(FINDINGS)]
+        problems += v.problems
+    assert problems == []
+
+
+def test_axe_would_find_something(address, visit):
+    with visit() as v:
+        v.open(f"{address}/index.html").wait_for_charts()
+        v.page.evaluate("document.querySelector('.bd-article').insertAdjacentHTML('beforeend', '<img src=\"x.svg\">')")
+        v.page.evaluate(AXE)
+        assert any("image-alt" in finding for finding in v.page.evaluate(FINDINGS))
+
+
+def test_every_chart_says_what_it_shows(chart_pages, address, visit):
+    short = []
+    for page in chart_pages:
+        with visit(java_script_enabled=False) as v:
+            v.open(f"{address}/{page}")
+            texts = [still.get_attribute("alt") for still in v.page.locator("img.possym-still").all()]
+            short += [f"{page}: {text}" for text in texts if len(text) < 40 or "without a description" in text]
+    assert short == []
+
+
+def test_controls_of_a_chart_are_reached_and_moved_by_keyboard(address, visit):
+    with visit() as v:
+        v.open(f"{address}/index.html").wait_for_charts()
+        reached = []
+        for _ in range(120):
+            v.page.keyboard.press("Tab")
+            reached.append(v.page.evaluate("document.activeElement.type || document.activeElement.tagName"))
+            if reached[-1] == "range":
+                break
+        assert reached[-1] == "range", reached
+        clock = v.page.locator("figure.possym-chart svg text", has_text="step ")
+        before = clock.first.text_content()
+        v.page.keyboard.press("Home")
+        v.page.wait_for_timeout(300)
+        assert clock.first.text_content() != before
+
+
+FOCUSED = """async () => {
+  const element = document.activeElement, style = getComputedStyle(element);
+  await Promise.allSettled(element.getAnimations().map(animation => animation.finished));
+  const shown = (style.outlineStyle !== "none" || style.boxShadow !== "none") && style.opacity > 0;
+  const fits = element.scrollWidth <= element.clientWidth;
+  return [element.tagName, element.className, shown, fits];
+}"""
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_keyboard_stops_where_it_can_be_seen_and_at_no_formula_that_fits(address, visit, width):
+    with visit(width, reduced_motion="reduce") as v:
+        page = v.open(f"{address}/chapters/02-exclusion-principle.html").page
+        v.wait_for_charts()
+        page.wait_for_function("MathJax.startup.promise.then(() => true)")
+        stops = []
+        while not stops or stops[-1][0] != "INPUT":
+            page.keyboard.press("Tab")
+            stops.append(page.evaluate(FOCUSED))
+        assert any("copybtn" in name for _, name, *_ in stops), stops
+        assert [name for tag, name, shown, fits in stops if not shown or (tag == "MJX-CONTAINER" and fits)] == []
+        assert v.problems == []
+
+
+def test_the_citation_opens_and_closes_by_keyboard(address, visit):
+    with visit() as v:
+        v.open(f"{address}/chapters/01-positional-and-symbolic.html")
+        v.page.locator("button.btn-cite-button").focus()
+        v.page.keyboard.press("Enter")
+        text = v.page.locator("dialog#cite[open] pre").text_content()
+        assert all(part in text for part in ("@software{", "2511.11579", "2605.31558", "{Buc Calderon}"))
+        v.page.keyboard.press("Escape")
+        v.page.locator("dialog#cite").wait_for(state="hidden")
+        v.page.keyboard.press("Enter")  # the button has the focus again
+        v.page.locator("dialog#cite").wait_for()
+        assert v.problems == []

@@ -1,0 +1,55 @@
+"""The command that runs one study."""
+
+import pytest
+
+from possym import results
+from possym.experiments import theory
+from possym.experiments.__main__ import main, studies
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path))
+    return tmp_path
+
+
+SMALL = "--preset smoke --device cpu --set random_heads=2 sequences=2 longest=4 index_thetas=(0.5,)".split()
+
+
+def test_every_study_is_known():
+    assert {"canonical", "learning_dynamics", "theory"} <= studies().keys()
+    assert all(callable(study.run) and study.Config.PRESETS for study in studies().values())
+
+
+def test_it_runs_stores_and_loads(store, capsys):
+    assert main(["theory", *SMALL]) == 0
+    folder, made_by = capsys.readouterr().out.splitlines()
+    assert made_by.startswith("theory: Computed with preset smoke, seeds 0, on CPU")
+    config = theory.Config.preset_named("smoke", random_heads=2, sequences=2, longest=4, index_thetas=(0.5,))
+    assert folder == str(results.result_folder("theory", config)) and folder.startswith(str(store))
+    assert results.load_or_run(theory, config, "stored").tables["index"]["n"].max() == 4
+    assert main(["theory", *SMALL, "--compute", "stored"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["theori"], "ConfigError: study = 'theori': known studies are canonical, "),
+        (["theory", "--preset", "large"], "ConfigError: preset = 'large': known presets are smoke, paper"),
+        (["theory", "--compute", "sometimes"], "ConfigError: compute = 'sometimes': known values are stored, auto"),
+        (["theory", "--set", "sequences"], "ConfigError: --set 'sequences': write name=value, such as --set seed=5"),
+        (["theory", "--set", "heads=2"], "ConfigError: unknown setting 'heads': known settings are device, seed"),
+        (["theory", "--set", "sequences=few"], "ConfigError: sequences = 'few': expected int"),
+        (["theory", "--set", "seed=1", "--set", "seed=2"], "ConfigError: --set seed=1 seed=2: give each setting once"),
+        (["theory", "--set", "longest=2", "--set", "seed=2"], "ConfigError: longest = 2: give at least 3"),
+        (["theory", "--set", f"seed={2**30}"], "ConfigError: seed = 1073741824: give a whole number from 0 to below"),
+        (["theory", "--set", "index_thetas=()"], "ConfigError: index_thetas = (): give at least one"),
+        (["theory", "--device", "meta"], "ConfigError: device = 'meta': expected 'auto', 'cpu', 'cuda' or 'cuda:N'"),
+        (["theory", "--set", "device=cpu"], "ConfigError: --set 'device=cpu': say --device cpu"),
+        (["theory", "--compute", "stored"], "ResultsError: no stored result in "),
+    ],
+)
+def test_what_it_cannot_do_is_said_in_a_line(words, message, capsys):
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(message) and said.err.count("\n") == 1

@@ -1,0 +1,131 @@
+"""What counts as a number: numpy integers and single tensors do, flags do not, nor what 64 bits do not hold."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import possym
+from possym import heads, rope, scaling, theory
+from possym.errors import InputError, as_real, as_whole, need
+from possym.known_heads import repeated_tokens
+from possym.models.gptj import GPTJConfig, GPTJEnsemble
+from possym.surgery import edited_frequencies
+from possym.tasks import IndexTask, NumberTask, PartialInductionTask, RetrievalTask
+from possym.training import generator
+
+HUGE = 10**30
+BEYOND = 10**400  # more than a float holds
+WHOLE = [3, np.int64(3), np.uint8(3), np.array(3), torch.tensor(3), torch.tensor(3, dtype=torch.int16)]
+NOT_WHOLE = [3.0, np.float32(3), "3", None, True, np.True_, torch.tensor(True), torch.tensor(3.0), torch.tensor([3]),
+             np.array([3]), HUGE, -HUGE]  # fmt: skip
+NOT_REAL = ["0.5", None, True, np.True_, torch.tensor(True), torch.tensor([0.5]), np.array([0.5]), 1j, BEYOND]
+
+
+@pytest.mark.parametrize("value", WHOLE, ids=repr)
+def test_whole_numbers_come_as_int(value):
+    assert type(as_whole(value)) is int
+    assert as_whole(value) == need(value, int, "n") == 3
+
+
+@pytest.mark.parametrize("value", NOT_WHOLE, ids=repr)
+def test_what_is_no_whole_number(value):
+    assert as_whole(value) is None
+    with pytest.raises(InputError, match="^n is "):
+        need(value, int, "n")
+
+
+@pytest.mark.parametrize("value", [0.5, np.float32(0.5), np.float64(0.5), torch.tensor(0.5), np.array(0.5)], ids=repr)
+def test_real_numbers_come_as_float(value):
+    assert type(as_real(value)) is float
+    assert as_real(value) == need(value, (int, float), "x") == 0.5
+
+
+@pytest.mark.parametrize("value", NOT_REAL, ids=lambda v: str(v)[:12])
+def test_what_is_no_real_number(value):
+    assert as_real(value) is None
+    with pytest.raises(InputError, match="^x is "):
+        need(value, (int, float), "x")
+
+
+def test_huge_numbers_are_real():
+    assert as_real(HUGE) == 1e30
+    assert math.isinf(as_real(math.inf))
+
+
+REFUSED = {
+    "dim": lambda: rope.frequencies(HUGE),
+    "dim of a million planes": lambda: rope.frequencies(2**40),
+    "base": lambda: rope.frequencies(4, base=BEYOND),
+    "factor": lambda: scaling.linear(4, factor=BEYOND),
+    "length": lambda: scaling.dynamic(4, length=BEYOND),
+    "trained": lambda: scaling.yarn(4, trained=BEYOND),
+    "low": lambda: scaling.llama3(4, low=BEYOND),
+    "proportion": lambda: scaling.proportional(4, proportion=BEYOND),
+    "index length": lambda: theory.index_gaps(HUGE, 0.5),
+    "bound length": lambda: theory.index_bound(HUGE, 0.5),
+    "angle": lambda: theory.index_bound(8, BEYOND),
+    "alphabet": lambda: theory.retrieval_bound(8, 0.01, HUGE),
+    "margin": lambda: theory.lemma_beta(8, BEYOND),
+    "beta": lambda: theory.positional_weight(8, 0.5, BEYOND),
+    "softmax": lambda: theory.h_sym(2, 2).attention(torch.zeros(3, dtype=torch.int64), BEYOND),
+    "symbols": lambda: theory.h_sym(HUGE, 2),
+    "layers": lambda: theory.stack(theory.t_reflexive(4), 1, HUGE),
+    "largest": lambda: theory.smallest_unseen_deviation(HUGE),
+    "mix": lambda: theory.mixed_head(torch.ones(2), BEYOND),
+    "longest": lambda: theory.first_error(0.8, torch.float32, HUGE),
+    "closeness": lambda: theory.nearest_turn(0.8, BEYOND),
+    "count": lambda: NumberTask().sample(HUGE),
+    "seed": lambda: generator(HUGE, "data"),
+    "member": lambda: GPTJEnsemble(GPTJConfig(vocabulary_size=4, layers=1, width=8), [HUGE]),
+    "place": lambda: heads.swapped_attention(torch.zeros(2, 2), torch.zeros(1), 0, HUGE),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_absurdly_large_numbers_are_refused_by_name(name):
+    with pytest.raises(InputError):
+        REFUSED[name]()
+
+
+SIZES = GPTJConfig(vocabulary_size=4, layers=1, width=8)
+THREE, FOUR, LONG = np.uint8(3), np.uint8(4), np.uint8(20)
+SAME = {
+    "frequencies": (rope.frequencies, (FOUR,), (4,)),
+    "linear": (scaling.linear, (FOUR, np.float32(100), np.int64(2)), (4, 100, 2)),
+    "index gaps": (theory.index_gaps, (FOUR, np.float32(0.5)), (4, 0.5)),
+    "bound": (theory.retrieval_bound, (FOUR, np.float32(0.5), THREE), (4, 0.5, 3)),
+    "number": (lambda *a: NumberTask().sample(a[0], length=a[1], hops=a[2]).tokens, (FOUR, LONG, THREE), (4, 20, 3)),
+    "index": (lambda n, size: IndexTask(size).sample(n, length=size).tokens, (THREE, FOUR), (3, 4)),
+    "retrieval": (lambda n, size: RetrievalTask(size, size).sample(n, length=n).tokens, (THREE, FOUR), (3, 4)),
+    "induction": (lambda n, size: PartialInductionTask(size, n).sample(n, length=size).tokens, (THREE, FOUR), (3, 4)),
+    "repeated": (repeated_tokens, (THREE, FOUR, LONG), (3, 4, 20)),
+    "stream": (lambda seed: torch.tensor(generator(seed, "held-out").initial_seed()), (np.uint8(200),), (200,)),
+    "seeds": (lambda *seeds: next(GPTJEnsemble(SIZES, seeds).parameters()).detach(), (THREE, FOUR), (3, 4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_numpy_numbers_do_as_well_as_pythons(name):
+    """8-bit numbers too, which would overflow if they were reckoned with as they are."""
+    function, theirs, ours = SAME[name]
+    assert torch.equal(torch.as_tensor(function(*theirs)), torch.as_tensor(function(*ours)))
+
+
+def test_a_profile_takes_numpy_numbers():
+    sizes = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes)).eval()
+    ours, theirs = [260, 7, 9, 260, 7, 3, 8], np.array([260, 7, 9, 260, 7, 3, 8], dtype=np.int16)
+    options = dict(progress=False, temperature=np.float32(0.5))
+    plain = possym.profile(model, [ours], query=5, answers=[9], progress=False, temperature=0.5)
+    found = possym.profile(model, [list(theirs)], query=np.uint8(5), answers=[np.uint8(9)], **options)
+    assert found.heads.equals(plain.heads)
+    assert found.prompts.equals(plain.prompts)
+    tokens = torch.tensor([ours])
+    with torch.no_grad():
+        with edited_frequencies(model, [1], heads={0: [1]}):
+            edited = model(tokens).logits
+        with edited_frequencies(model, [np.uint8(1)], heads={0: [np.int64(1)]}):
+            assert torch.equal(model(tokens).logits, edited)

@@ -1,0 +1,144 @@
+"""What profiles are summed with, kernels included where there is a GPU, against moving keys and attending again."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from possym import kernels
+from possym.capture import LayerInputs
+from possym.errors import InputError
+from possym.profiling import Rows
+from possym.scores import exclusion, plane_scores, scores_and_exclusion, swap_scores
+
+DEVICES = pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
+COUNTS = pytest.mark.parametrize("count", [2, 3, 16, 17, 33, 65, 130])
+
+
+def one_by_one(relocated, own, temperature):
+    """Scores, entropy and deviations of one float64 head, swap by swap, from attention and cosine alone."""
+    count = len(relocated)
+    logits = relocated.diagonal()
+    attention = torch.cat([logits, own]).softmax(0)
+    same, crossed, gaps = [], [], []
+    for i, j in itertools.combinations(range(count), 2):
+        before = torch.stack([logits[i], logits[j]]).softmax(0)
+        after = torch.stack([relocated[j, i], relocated[i, j]]).softmax(0)
+        same.append(torch.cosine_similarity(after, before, 0))
+        crossed.append(torch.cosine_similarity(after, before.flip(0), 0))
+        gaps.append((attention[i] - attention[j]).abs())
+    alpha = (torch.stack(gaps) / temperature).softmax(0)
+    positional = sum((relocated[a, b] - logits[b]) ** 2 for a in range(count) for b in range(count))
+    symbolic = sum((relocated[a, b] - logits[a]) ** 2 for a in range(count) for b in range(count))
+    entropy = torch.special.entr(attention).sum()
+    return [float(x) for x in (alpha @ torch.stack(same), alpha @ torch.stack(crossed), entropy, positional, symbolic)]
+
+
+def drawn(*shape, seed=0, size=3.0):
+    return size * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@DEVICES
+@COUNTS
+@pytest.mark.parametrize("temperature", [1e-2, 0.1, 10.0])
+def test_heads_agree_with_swapping_one_by_one(device, count, temperature):
+    relocated, own = drawn(2, count, count), drawn(2, 2, seed=1)
+    scores, found = scores_and_exclusion(relocated.to(device), own.to(device), None, temperature)
+    for head in range(2):
+        expected = one_by_one(relocated[head].double(), own[head].double(), temperature)
+        got = [x[head].item() for x in (*scores, found.positional_deviation, found.symbolic_deviation)]
+        assert got[:3] == pytest.approx(expected[:3], abs=1e-5)
+        assert got[3:] == pytest.approx(expected[3:], rel=1e-5)
+        assert found.bound[head].item() == pytest.approx(sum(expected[3:]) / count**2, rel=1e-5)
+
+
+@DEVICES
+@COUNTS
+def test_planes_agree_with_swapping_one_by_one(device, count):
+    keys, turned, own = drawn(3, 2, count, size=2.0), drawn(3, 2, count, seed=1), drawn(3, 1, seed=2)
+    scores, logits = plane_scores(keys.to(device), turned.to(device), own.to(device), 0.1)
+    relocated = keys.double().mT @ turned.double()
+    torch.testing.assert_close(logits.cpu().double(), relocated.diagonal(dim1=-2, dim2=-1), atol=1e-5, rtol=1e-5)
+    for plane in range(3):
+        expected = one_by_one(relocated[plane], own[plane].double(), 0.1)[:3]
+        assert [x[plane].item() for x in scores] == pytest.approx(expected, abs=1e-5)
+
+
+@DEVICES
+@pytest.mark.parametrize("size", [0.0, 1e2, 1e4])
+@pytest.mark.parametrize("kind", ["drawn", "ties", "by place", "by content"])
+def test_large_equal_and_tied_logits(device, size, kind):
+    relocated = {
+        "drawn": drawn(70, 70, size=size),
+        "ties": drawn(70, 70).round() * size,
+        "by place": drawn(70, size=size).expand(70, 70),
+        "by content": drawn(70, 1, size=size).expand(70, 70),
+    }[kind]
+    scores, found = scores_and_exclusion(relocated.to(device), torch.zeros(1, device=device), None, 0.1)
+    exact = one_by_one(relocated.double(), torch.zeros(1).double(), 0.1)
+    assert [x.item() for x in scores] == pytest.approx(exact[:3], abs=1e-5)
+    assert found.bound.item() == pytest.approx(sum(exact[3:]) / 70**2, rel=1e-5, abs=1e-6)
+    if size == 0:
+        assert [x.item() for x in scores[:2]] == pytest.approx([1, 1], abs=1e-6)
+    elif kind.startswith("by"):
+        assert scores[kind == "by content"].item() == pytest.approx(1, abs=1e-6)
+
+
+@DEVICES
+@pytest.mark.parametrize("size", [1e2, 1e4])
+def test_planes_with_large_logits(device, size):
+    keys, turned = drawn(2, 90, size=size**0.5), drawn(2, 90, seed=1, size=size**0.5)
+    scores, _ = plane_scores(keys.to(device), turned.to(device), torch.zeros(1, device=device), 0.1)
+    # The factors are exact in float64; what float32 makes of logits of this size is part of the answer.
+    exact = one_by_one(keys.double().mT @ turned.double(), torch.zeros(1).double(), 0.1)
+    assert [x.item() for x in scores[:2]] == pytest.approx(exact[:2], abs=1e-7 * size + 1e-5)
+
+
+@DEVICES
+def test_blocks_and_float64_are_those_of_the_public_functions(device):
+    for dtype, blocks in itertools.product((torch.float32, torch.float64), (None, [(0, 2), (3, 6)])):
+        relocated, own = drawn(2, 3, 9, 9).to(device, dtype), drawn(2, 3, 1, seed=1).to(device, dtype)
+        scores, found = scores_and_exclusion(relocated, own, blocks, 0.1)
+        expected = swap_scores(relocated, extra_logits=own, blocks=blocks, temperature=0.1)
+        for a, b in zip((*scores, *found), (*expected, *exclusion(relocated)), strict=True):
+            assert a.dtype == dtype and a.shape == (2, 3)
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+        exact = exclusion(relocated.double().cpu())
+        for a, b in zip(found, exact, strict=True):
+            torch.testing.assert_close(a.cpu().double(), b, atol=1e-5, rtol=1e-5)
+
+
+@DEVICES
+def test_gradients_are_asked_for_and_given(device):
+    relocated = drawn(40, 40).to(device).requires_grad_()
+    assert not kernels.suits(relocated)
+    scores = swap_scores(relocated, temperature=0.1)
+    (gradient,) = torch.autograd.grad(scores.positional + 2 * scores.symbolic, relocated)
+    step = drawn(40, 40, seed=1, size=1e-4).double()
+    with torch.no_grad():
+        low, high = (swap_scores(relocated.cpu().double() + sign * step, temperature=0.1) for sign in (-1, 1))
+    change = (high.positional + 2 * high.symbolic - low.positional - 2 * low.symbolic) / 2
+    assert (gradient.cpu().double() * step).sum().item() == pytest.approx(change.item(), rel=1e-3)
+
+
+def test_a_cpu_and_other_numbers_go_the_other_way():
+    assert not kernels.suits(torch.ones(3, 3))
+    assert not kernels.suits(torch.ones(3, 3, dtype=torch.float64))
+
+
+@DEVICES
+def test_logits_that_overflow_are_reported_with_their_layer(device):
+    size = torch.full((1, 1, 6, 2), 1e30, device=device)
+    inputs = LayerInputs(
+        layers=[4], query=size[:, :, 0], keys=size, cos=size[0, 0, :, :1] * 0 + 1, sin=size[0, 0, :, :1] * 0,
+        angles=size[0, 0, 0, :1] * 0, query_place=5, moved=torch.arange(5, device=device), scale=1.0,
+    )  # fmt: skip
+    rows = Rows(0.1, False)
+    rows.add(inputs, [0], None)
+    with pytest.raises(InputError, match="layer 4: logits are not finite"):
+        rows.tables()
+    inputs.query = torch.zeros_like(inputs.query)
+    rows = Rows(0.1, False)
+    rows.add(inputs, [0], None)
+    assert rows.tables()[0].entropy.item() == pytest.approx(math.log(6))
