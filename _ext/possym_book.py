@@ -20,6 +20,7 @@ from sphinx.errors import ExtensionError
 from possym.plots import asset, vega_script
 
 MATHJAX = "mathjax/tex-mml-chtml.js"
+WIDE_FORMULAS = "wide_formulas.js"
 FONTS = "output/chtml/fonts/woff-v2"
 CHART = re.compile(
     r'<figure class="possym-chart">(?P<before>.*?)src="data:image/svg\+xml;base64,(?P<still>[^"]+)"(?P<after>.*?)'
@@ -44,6 +45,7 @@ def add_assets(app) -> None:
     installed = Path(str(files("mathjax"))) / "static/mathjax/es5"
     shutil.copy(installed / Path(MATHJAX).name, mathjax)
     shutil.copytree(installed / FONTS, mathjax / FONTS, dirs_exist_ok=True)
+    shutil.copy(Path(__file__).parent / WIDE_FORMULAS, static)
     app.config.html_static_path.append(str(static))
 
 
@@ -57,6 +59,8 @@ def finish_page(app, pagename, templatename, context, doctree) -> None:
         for script in ("vega.js", "charts.js"):
             app.add_js_file(f"charts/{script}", loading_method="defer")
         body = CHART.sub(partial(store_chart, Path(app.outdir), "../" * pagename.count("/")), body)
+    if FORMULA.search(body):
+        app.add_js_file(WIDE_FORMULAS, loading_method="defer")
     context["body"] = body.replace("</h1>", f"</h1>\n{without_scripts(body)}", 1)
 
 

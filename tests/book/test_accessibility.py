@@ -71,6 +71,22 @@ FOCUSED = """async () => {
 }"""
 
 
+def test_a_formula_is_a_stop_of_the_keyboard_while_it_is_wider_than_the_page(address, visit):
+    with visit(360) as v:
+        page = v.open(f"{address}/chapters/01-positional-and-symbolic.html").page
+        page.wait_for_function("MathJax.startup.promise.then(() => true)")
+        for width in (360, 1600, 360):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.wait_for_timeout(300)
+            formulas = page.evaluate(
+                """() => [...document.querySelectorAll('mjx-container[display="true"]')]
+                .map(formula => [formula.scrollWidth > formula.clientWidth, formula.tabIndex === 0])"""
+            )
+            assert all(wide == stop for wide, stop in formulas), (width, formulas)
+            assert any(wide for wide, _ in formulas) == (width == 360)
+        assert v.problems == []
+
+
 @pytest.mark.parametrize("width", [360, 1200])
 def test_the_keyboard_stops_where_it_can_be_seen_and_at_no_formula_that_fits(address, visit, width):
     with visit(width, reduced_motion="reduce") as v:
