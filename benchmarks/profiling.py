@@ -1,7 +1,7 @@
 """Profile of a real model: against the model's own forward pass, and against permuting and attending again.
 
 On a CPU the model is SmolLM2-135M-Instruct at 512 tokens, in float32; on a GPU the shapes of gemma-2-2b and
-Llama-3-8B with random weights at 2,048 tokens, in bfloat16. Same prompt, same run:
+Llama-3-8B with random weights at 2,048 and 8,192 tokens, in bfloat16. Same prompt, same run:
 
 - *forward*: the model as transformers runs it, logits of the last token alone;
 - *capture*: the same with queries and keys taken, and nothing done with them;
@@ -179,8 +179,9 @@ def main() -> None:
     if device.type == "cuda" and not chosen.tiny:
         for name, config in SHAPES.items():
             model = random_model(config, device)
-            tokens = torch.randint(config.vocab_size, (2048,), generator=chooser).to(device)
-            rows += measure(name, model, tokens, not chosen.no_frequencies)
+            tokens = torch.randint(config.vocab_size, (8192,), generator=chooser).to(device)
+            rows += measure(name, model, tokens[:2048], not chosen.no_frequencies)
+            rows += measure(name, model, tokens, frequencies=False)
             del model
             torch.cuda.empty_cache()
     else:
