@@ -15,9 +15,19 @@ from ..errors import InputError, ResultsError, need
 from ..published import papers
 from ..results import Study, load_or_run, result_folder
 from . import (
-    canonical, generality, generalization, heads, learning, length_elsewhere, mechanism, onehop, real, tasks, theory,
+    canonical,
+    generality,
+    generalization,
+    heads,
+    learning,
+    length_elsewhere,
+    mechanism,
+    onehop,
+    real,
+    tasks,
+    theory,
     unreached,
-)  # fmt: skip
+)
 from .claim import VERDICTS, Claim, Measurement
 from .figures import link
 from .page import Browser
