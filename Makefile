@@ -59,7 +59,7 @@ sweep: $(READY) ## run a chapter over a grid of parameters: SWEEP=sweeps/small-m
 
 test: $(READY) ## run all tests, the book's own included
 	@echo "Testing"
-	@OMP_NUM_THREADS=1 python -m pytest -q --numprocesses auto --dist loadfile $(TESTS)
+	@OMP_NUM_THREADS=1 python -m pytest -q --numprocesses auto --dist loadfile --no-loadscope-reorder $(TESTS)
 
 lab: $(READY) ## open JupyterLab on the chapters
 	@echo "Opening JupyterLab (stop it with Ctrl-C)"
