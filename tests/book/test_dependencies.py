@@ -1,6 +1,7 @@
 """What a chapter depends on is found in its source: modules, data, results."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -98,19 +99,42 @@ def test_stored_measurements_are_found(dependencies, monkeypatch):
     assert Path("benchmarks/measured/scores.json") in found
 
 
+# What is imported from elsewhere is loaded once; each chapter has a process that begins with it and without possym.
+LOAD = """
+import json, os, sys
+import altair, ipywidgets, pandas, scipy.ndimage, scipy.stats, torch
+
+for lines in json.load(sys.stdin):
+    if os.fork():
+        assert os.wait()[1] == 0
+        continue
+    exec(lines)
+    files = [module.__file__ for name, module in sys.modules.items() if name.startswith("possym")]
+    print(json.dumps(files), flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded(dependencies):
+    """The files of possym that Python has loaded after the import statements of each chapter."""
+    chapters = []
+    for path in CHAPTERS:
+        body = ast.parse("\n".join(dependencies.cells(path))).body
+        chapters.append("\n".join(ast.unparse(node) for node in body if isinstance(node, ast.Import | ast.ImportFrom)))
+    command = [sys.executable, "-c", LOAD]
+    said = subprocess.check_output(command, input=json.dumps(chapters), cwd=ROOT, text=True).splitlines()
+    return {path: set(map(Path, json.loads(line))) for path, line in zip(CHAPTERS, said, strict=True)}
+
+
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_what_is_found_is_what_python_imports(dependencies, path):
+def test_what_is_found_is_what_python_imports(dependencies, path, loaded):
     """A chapter's modules, against those that Python has loaded after its import statements."""
-    body = ast.parse("\n".join(dependencies.cells(path))).body
-    lines = [ast.unparse(node) for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
-    lines += ["import sys", "print(*[m.__file__ for n, m in sys.modules.items() if n.startswith('possym')])"]
-    command = [sys.executable, "-c", "\n".join(lines)]
-    loaded = {Path(name) for name in subprocess.check_output(command, cwd=ROOT, text=True).split()}
     found = {file for file in dependencies.chapter_files(ROOT, path) if file.suffix == ".py"}
-    assert ROOT / "possym/errors.py" in loaded <= found
+    assert ROOT / "possym/errors.py" in loaded[path] <= found
     # Beyond them are only modules that a function imports when it is called.
     text = "\n".join(file.read_text() for file in found)
-    assert all(re.search(rf"^ +(from|import) .*\b{file.stem}\b", text, re.MULTILINE) for file in found - loaded)
+    assert all(re.search(rf"^ +(from|import) .*\b{file.stem}\b", text, re.MULTILINE) for file in found - loaded[path])
 
 
 SHOW = """
