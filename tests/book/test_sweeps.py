@@ -64,9 +64,11 @@ def test_a_failing_point_is_named_and_the_others_are_joined(one, make):
     assert "failed in the cell" not in gallery.Gallery("mine")._repr_html_()
 
 
-def test_killed_and_started_again_finished_points_are_not_redone(one, make, make_words):
-    wait = "import os, time\nwhile n == 2 and not os.path.exists('go'):\n    time.sleep(0.1)\nn * n"
+def test_killed_and_started_again_what_is_finished_is_not_redone(one, make, make_words):
+    wait = "import os, time\nopen('made')\nwhile n == 2 and not os.path.exists('go'):\n    time.sleep(0.1)\nn * n"
     folder = one(COUNT + wait, [1, 2])
+    (folder / "prepare.py").write_text("open('made', 'a').write('x')")
+    grid(folder, [1, 2], "prepare: prepare.py\n")
     running = subprocess.Popen(
         make_words("sweep", "SWEEP=mine.yaml", "CORES=2"), cwd=folder, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -85,6 +87,7 @@ def test_killed_and_started_again_finished_points_are_not_redone(one, make, make
     result = make("sweep", "SWEEP=mine.yaml", folder=folder)
     assert result.returncode == 0, result.stdout
     assert ran(folder) == {1: "x", 2: "xx"}
+    assert (folder / "made").read_text() == "x"
     assert points_of(folder) == {1, 2}
     shown = {}
     for point in ("n=1", "n=2"):
@@ -93,7 +96,7 @@ def test_killed_and_started_again_finished_points_are_not_redone(one, make, make
     assert shown == {"n=1": "1", "n=2": "4"}
 
 
-def test_a_changed_file_runs_new_points_alone(one, make):
+def test_a_changed_file_runs_new_points_alone_and_another_of_its_name_is_refused(one, make):
     folder = one(COUNT, [1, 2])
     assert make("sweep", "SWEEP=mine.yaml", folder=folder).returncode == 0
     grid(folder, [3, 2], "about: Other points.\nresources: {memory: 1GB}\n")
@@ -102,6 +105,13 @@ def test_a_changed_file_runs_new_points_alone(one, make):
     assert points_of(folder) == {2, 3}
     assert {path.stem for path in (folder / "sweeps/mine").glob("*.ipynb")} == {"n=2", "n=3"}
     assert "Other points." in gallery.Gallery("mine")._repr_html_()
+
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere/mine.yaml").write_text("chapter: one\nparameters: {n: [4]}\n")
+    result = make("sweep", "SWEEP=elsewhere/mine.yaml", folder=folder)
+    assert result.returncode != 0
+    assert "elsewhere/mine.yaml: sweeps/mine is the gallery of mine.yaml: give the file another name" in result.stdout
+    assert 4 not in ran(folder) and points_of(folder) == {2, 3}
 
 
 def test_only_modules_that_the_chapter_imports_run_its_points_again(own_book, make):
@@ -116,15 +126,6 @@ def test_only_modules_that_the_chapter_imports_run_its_points_again(own_book, ma
         assert (folder / "smoke.ran").read_text() == expected
 
 
-def test_what_prepares_a_sweep_runs_once_and_before(one, make):
-    folder = one("print(open('made').read())", [1, 2])
-    (folder / "prepare.py").write_text("open('made', 'a').write('x')")
-    grid(folder, [1, 2], "prepare: prepare.py\n")
-    assert make("sweep", "SWEEP=mine.yaml", folder=folder).returncode == 0
-    assert make("sweep", "SWEEP=mine.yaml", folder=folder).returncode == 0
-    assert (folder / "made").read_text() == "x"
-
-
 def test_a_bad_file_is_refused_before_anything_runs(one, make):
     folder = one(COUNT, [1, 2])
     (folder / "mine.yaml").write_text("chapter: one\nparameters:\n  n: [1, two]\n")
@@ -135,17 +136,6 @@ def test_a_bad_file_is_refused_before_anything_runs(one, make):
     result = make("sweep", folder=folder)
     assert result.returncode != 0
     assert "Say which sweep: make sweep SWEEP=" in result.stderr
-
-
-def test_another_file_of_the_same_name_is_refused_before_anything_runs(one, make):
-    folder = one(COUNT, [1])
-    assert make("sweep", "SWEEP=mine.yaml", folder=folder).returncode == 0
-    (folder / "elsewhere").mkdir()
-    (folder / "elsewhere/mine.yaml").write_text("chapter: one\nparameters: {n: [2]}\n")
-    result = make("sweep", "SWEEP=elsewhere/mine.yaml", folder=folder)
-    assert result.returncode != 0
-    assert "elsewhere/mine.yaml: sweeps/mine is the gallery of mine.yaml: give the file another name" in result.stdout
-    assert ran(folder) == {1: "x"} and points_of(folder) == {1}
 
 
 def test_parameters_on_the_command_line_have_their_types(one):
