@@ -15,8 +15,10 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 
+import filelock
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +27,10 @@ jupytext: {text_representation: {extension: .md, format_name: myst}}
 kernelspec: {display_name: Python 3, language: python, name: python3}
 ---
 """
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+FINDINGS = """() => axe.run(document, {resultTypes: ["violations"], preload: false})
+  .then(found => found.violations.flatMap(rule =>
+  rule.nodes.map(node => [rule.impact, rule.id, node.html.slice(0, 120)].join(" | "))))"""
 PARAMETERS = '```{code-cell} ipython3\n:tags: [parameters]\npreset = "paper"\ncompute = "stored"\n```\n'
 
 
@@ -101,16 +107,22 @@ def dependencies():
 
 @pytest.fixture(scope="session")
 def site(make, tmp_path_factory) -> Path:
-    """The whole book, built by ``make book`` outside the checkout."""
-    build = tmp_path_factory.mktemp("site") / "_build"
-    result = make("book", f"BUILD={build}")
+    """The whole book, where ``make book`` builds it: what was built before and is up to date is not built again."""
+    with filelock.FileLock(tmp_path_factory.getbasetemp().parent / "site.lock"):  # of all processes that test
+        result = make("book")
     assert result.returncode == 0, result.stdout + result.stderr
-    return build / "html"
+    return ROOT / "_build/html"
 
 
 @pytest.fixture(scope="session")
 def pages(site) -> list[str]:
     return sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if "_static" not in path.parts)
+
+
+@pytest.fixture(scope="session")
+def kinds_of_pages(pages) -> list[str]:
+    """All pages, but one alone of those of the reference, a page a module, which are laid out alike."""
+    return [page for page in pages if not page.startswith("api/") or page == "api/possym.scores.html"]
 
 
 @pytest.fixture(scope="session")
@@ -214,6 +226,15 @@ class Visit:
         figures = "[...document.querySelectorAll('figure.possym-chart')]"
         self.page.wait_for_function(f"{figures}.every(f => ['true', 'failed'].includes(f.dataset.drawn))")
         return self.page.evaluate(f"{figures}.length")
+
+    def wait_for_formulas(self) -> None:
+        """Wait until every formula is typeset."""
+        self.page.wait_for_function("!window.MathJax?.startup || MathJax.startup.promise.then(() => true)")
+
+    def findings(self) -> list[str]:
+        """What axe-core finds wrong with the page."""
+        self.page.evaluate(AXE)
+        return self.page.evaluate(FINDINGS)
 
 
 NOTES = (

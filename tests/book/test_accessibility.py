@@ -1,28 +1,18 @@
-"""axe-core over every built page in a real browser, and the book by keyboard alone."""
-
-from importlib.resources import files
+"""axe-core over the built pages in a real browser, and the book by keyboard alone."""
 
 import pytest
 
 pytestmark = pytest.mark.book
 
-AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
-FINDINGS = """() => axe.run(document, {resultTypes: ["violations"], preload: false})
-  .then(found => found.violations.flatMap(rule =>
-  rule.nodes.map(node => [rule.impact, rule.id, node.html.slice(0, 120)].join(" | "))))"""
 
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(scheme, pages, address, visit):
+def test_axe_finds_nothing_on_dark_pages(kinds_of_pages, address, visit):
+    """On light ones it reads in `test_every_page_opens_whole_at_every_width`."""
     problems = []
-    with visit(color_scheme=scheme) as v:
-        for page in pages:
-            if scheme == "dark" and page.startswith("api/"):
-                continue
+    with visit(color_scheme="dark") as v:
+        for page in kinds_of_pages:
             v.open(f"{address}/{page}").wait_for_charts()
-            v.page.wait_for_function("!window.MathJax?.startup || MathJax.startup.promise.then(() => true)")
-            v.page.evaluate(AXE)
-            problems += [f"{page}: {finding}" for finding in v.page.evaluate(FINDINGS)]
+            v.wait_for_formulas()
+            problems += [f"{page}: {finding}" for finding in v.findings()]
         problems += v.problems
     assert problems == []
 
@@ -31,14 +21,13 @@ def test_axe_would_find_something(address, visit):
     with visit() as v:
         v.open(f"{address}/index.html").wait_for_charts()
         v.page.evaluate("document.querySelector('.bd-article').insertAdjacentHTML('beforeend', '<img src=\"x.svg\">')")
-        v.page.evaluate(AXE)
-        assert any("image-alt" in finding for finding in v.page.evaluate(FINDINGS))
+        assert any("image-alt" in finding for finding in v.findings())
 
 
 def test_every_chart_says_what_it_shows(chart_pages, address, visit):
     short = []
-    for page in chart_pages:
-        with visit(java_script_enabled=False) as v:
+    with visit(java_script_enabled=False) as v:
+        for page in chart_pages:
             v.open(f"{address}/{page}")
             texts = [still.get_attribute("alt") for still in v.page.locator("img.possym-still").all()]
             short += [f"{page}: {text}" for text in texts if len(text) < 40 or "without a description" in text]
@@ -74,7 +63,7 @@ FOCUSED = """async () => {
 def test_a_formula_is_a_stop_of_the_keyboard_while_it_is_wider_than_the_page(address, visit):
     with visit(360) as v:
         page = v.open(f"{address}/chapters/01-positional-and-symbolic.html").page
-        page.wait_for_function("MathJax.startup.promise.then(() => true)")
+        v.wait_for_formulas()
         for width in (360, 1600, 360):
             page.set_viewport_size({"width": width, "height": 800})
             page.wait_for_timeout(300)
@@ -92,7 +81,7 @@ def test_the_keyboard_stops_where_it_can_be_seen_and_at_no_formula_that_fits(add
     with visit(width, reduced_motion="reduce") as v:
         page = v.open(f"{address}/chapters/02-exclusion-principle.html").page
         v.wait_for_charts()
-        page.wait_for_function("MathJax.startup.promise.then(() => true)")
+        v.wait_for_formulas()
         stops = []
         while not stops or stops[-1][0] != "INPUT":
             page.keyboard.press("Tab")

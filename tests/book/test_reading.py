@@ -236,9 +236,9 @@ def test_search_finds_explanations_before_names(address, visit, word):
         assert v.problems == []
 
 
-def test_pages_say_what_they_need_scripts_for(address, pages, visit):
+def test_pages_say_what_they_need_scripts_for(address, kinds_of_pages, visit):
     with visit(java_script_enabled=False) as v:
-        for name in pages:
+        for name in kinds_of_pages:
             page = v.open(f"{address}/{name}").page
             line = page.locator(".bd-article noscript p", has_text="need JavaScript")
             needed = {
