@@ -1,9 +1,10 @@
-"""What becomes of the second paper's findings in settings that it did not study."""
+"""What becomes of the second paper's findings in settings that it did not study: questions of our own."""
 
 from ..dynamics import learnt_medians, learnt_steps
+from ..published import papers
 from ..results import Study
 from ..settings import BEFORE, LEARNT, before_and_after, course, ends
-from .claim import VERDICTS, Claim, Measurement, claims_in, judge, share
+from .claim import OWN, VERDICTS, Claim, Measurement, claims_in, judge, share
 from .learning import step_words
 
 CHAPTER = "08b-how-general-is-it"
@@ -104,15 +105,16 @@ def short_paths_first(study: Study) -> Measurement:
     return Measurement(measured, f"median steps {medians}", verdict, found)
 
 
-claim = claims_in("P2", CHAPTER, STUDY)
+claim = claims_in(OWN, CHAPTER, STUDY)
 LEARNS = f"A model learns a task if its test accuracy ends at {LEARNT:.0%} or more; γ = {GAMMA:g}"
 NOT_STUDIED = "not studied"
+SECTION, FIGURE = (f"after {papers()['P2']['arxiv']}, {where}" for where in ("section 3.1", "Fig. 2"))
 
 CLAIMS: tuple[Claim, ...] = (
     *(
         claim(
             f"general-{setting}",
-            "section 3.1, in another setting",
+            SECTION,
             f"{words}, learning still ends in pure heads: of both kinds on the number task, symbolic alone on the "
             "letter task.",
             NOT_STUDIED,
@@ -124,7 +126,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     claim(
         "general-mixed",
-        "section 3.1, on another task",
+        SECTION,
         "A model whose task needs hops of both kinds ends with pure heads of both kinds.",
         NOT_STUDIED,
         f"{LEARNS}. Holds if that is so in every model that learns the mixed task; in part if in most of them; not "
@@ -133,7 +135,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     claim(
         "general-positional-first",
-        "section 3.1, in other settings",
+        SECTION,
         "Where a model has heads of both kinds, the positional ones come in earlier layers.",
         NOT_STUDIED,
         f"{LEARNS}. Models that learn the number or the mixed task and have pure heads of both kinds. Holds if the "
@@ -142,7 +144,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     claim(
         "general-success",
-        "section 3.1, in other settings",
+        SECTION,
         "Pure heads come with learning.",
         NOT_STUDIED,
         f"{LEARNS}. Holds if, in every model that learns, more heads are pure at the end than at the last evaluation "
@@ -151,7 +153,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     claim(
         "general-short-paths-first",
-        "Fig. 2, in another setting",
+        FIGURE,
         "On the number task short paths are learnt before long ones even where they are rare.",
         NOT_STUDIED,
         f"in the setting of unequal shares. A hop count is learnt at its first evaluation with {LEVEL:.0%} accuracy. "

@@ -1,9 +1,10 @@
 """Whether the tasks' difference at length carries over to settings that the paper did not study."""
 
 from ..generalization import crossings, learnt
+from ..published import papers
 from ..results import Study
 from ..settings import LEARNT
-from .claim import VERDICTS, Measurement, claims_in, judge
+from .claim import OWN, VERDICTS, Measurement, claims_in, judge
 
 CHAPTER = "09-length-generalization"
 STUDY = "length_elsewhere"
@@ -38,12 +39,12 @@ def letter_goes_further(study: Study) -> Measurement:
     )
 
 
-claim = claims_in("P2", CHAPTER, STUDY)
+claim = claims_in(OWN, CHAPTER, STUDY)
 
 CLAIMS = (
     claim(
         "length-elsewhere",
-        "Fig. 5B, in other settings",
+        f"after {papers()['P2']['arxiv']}, Fig. 5B",
         "In other settings too, models of the letter task keep their accuracy to far greater lengths than models of "
         "the number task.",
         "not studied",

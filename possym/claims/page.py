@@ -57,7 +57,7 @@ class Browser:
     """The rows of a ledger as an HTML table below menus for paper, verdict, chapter and a text."""
 
     def __init__(self, rows: pd.DataFrame, shown: pd.DataFrame, papers: dict[str, str]) -> None:
-        """Hold rows of the ledger, the same as readers see them, and the titles of the papers by name."""
+        """Hold rows of the ledger, the same as readers see them, and the titles by paper, our own questions included."""
         self.rows, self.papers = rows, papers
         chapters = [link(row.chapter, row.Index) for row in rows.itertuples()]
         frame = shown.assign(Chapter=chapters)
@@ -98,8 +98,8 @@ def menu(name: str, options: dict[str, str]) -> str:
 
 
 def link(chapter: str, claim: str) -> str:
-    """Return the link to a claim in its chapter."""
-    address = html.escape(f"chapters/{chapter}.html#{anchor('claim', claim)}")
+    """Return the link to a claim in its chapter; the book's pages lead from there to the built page."""
+    address = html.escape(f"chapters/{chapter}.md#{anchor('claim', claim)}")
     return f'<a href="{address}">{html.escape(title(chapter))}</a>'
 
 
