@@ -57,7 +57,7 @@ class Browser:
     """The rows of a ledger as an HTML table below menus for paper, verdict, chapter and a text."""
 
     def __init__(self, rows: pd.DataFrame, shown: pd.DataFrame, papers: dict[str, str]) -> None:
-        """Hold rows of the ledger, the same as readers see them, and the titles by paper, our own questions included."""
+        """Hold rows of the ledger, the same as readers see them, and the title that each paper goes by."""
         self.rows, self.papers = rows, papers
         chapters = [link(row.chapter, row.Index) for row in rows.itertuples()]
         frame = shown.assign(Chapter=chapters)
