@@ -14,6 +14,7 @@ import pandas as pd
 from ..errors import InputError, ResultsError, need
 from ..published import papers
 from ..results import Study, load_or_run, result_folder
+from ..typography import typeset
 from . import canonical, generality, generalization, heads, learning, mechanism, onehop, real, tasks, theory, unreached
 from .claim import OWN, VERDICTS, Claim, Measurement
 from .figures import link
@@ -73,12 +74,11 @@ def ledger(chapter: str | None = None, studies: Mapping[str, Study] | None = Non
 
 
 def measure(claim: Claim, known: dict[str, Study]) -> Measurement:
-    """Return a claim's measurement; a study that is not in ``known`` is loaded into it."""
-    if claim.study is None:
-        return claim.measure()
-    if claim.study not in known:
+    """Return a claim's measurement, typeset; a study that is not in ``known`` is loaded into it."""
+    if claim.study not in known and claim.study is not None:
         known[claim.study] = stored(claim.study)
-    return claim.measure(known[claim.study])
+    found = claim.measure() if claim.study is None else claim.measure(known[claim.study])
+    return found._replace(measured=typeset(found.measured), interval=typeset(found.interval))
 
 
 def whole(known: Mapping[str, Study]) -> list[Claim]:

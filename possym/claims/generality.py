@@ -4,6 +4,7 @@ from ..dynamics import learnt_medians, learnt_steps
 from ..published import papers
 from ..results import Study
 from ..settings import BEFORE, LEARNT, before_and_after, course, ends
+from ..typography import percent
 from .claim import OWN, VERDICTS, Claim, Measurement, claims_in, judge, share
 from .learning import step_words
 
@@ -106,7 +107,7 @@ def short_paths_first(study: Study) -> Measurement:
 
 
 claim = claims_in(OWN, CHAPTER, STUDY)
-LEARNS = f"A model learns a task if its test accuracy ends at {LEARNT:.0%} or more; γ = {GAMMA:g}"
+LEARNS = f"A model learns a task if its test accuracy ends at {percent(LEARNT)} or more; γ = {GAMMA:g}"
 NOT_STUDIED = "not studied"
 SECTION, FIGURE = (f"after {papers()['P2']['arxiv']}, {where}" for where in ("section 3.1", "Fig. 2"))
 
@@ -148,7 +149,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Pure heads come with learning.",
         NOT_STUDIED,
         f"{LEARNS}. Holds if, in every model that learns, more heads are pure at the end than at the last evaluation "
-        f"before accuracy first reached {BEFORE:.0%}; in part if in most",
+        f"before accuracy first reached {percent(BEFORE)}; in part if in most",
         with_success,
     ),
     claim(
@@ -156,9 +157,9 @@ CLAIMS: tuple[Claim, ...] = (
         FIGURE,
         "On the number task short paths are learnt before long ones even where they are rare.",
         NOT_STUDIED,
-        f"in the setting of unequal shares. A hop count is learnt at its first evaluation with {LEVEL:.0%} accuracy. "
-        "Holds if in every model none is learnt before a shorter one, and the shortest before the longest; in part if "
-        "in most",
+        "in the setting of unequal shares. A hop count is learnt at its first evaluation with an accuracy of "
+        f"{percent(LEVEL)}. Holds if in every model none is learnt before a shorter one, and the shortest before the "
+        "longest; in part if in most",
         short_paths_first,
     ),
 )

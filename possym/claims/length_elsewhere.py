@@ -4,6 +4,7 @@ from ..generalization import crossings, learnt
 from ..published import papers
 from ..results import Study
 from ..settings import LEARNT
+from ..typography import percent
 from .claim import OWN, VERDICTS, Measurement, claims_in, judge
 
 CHAPTER = "09-length-generalization"
@@ -48,10 +49,10 @@ CLAIMS = (
         "In other settings too, models of the letter task keep their accuracy to far greater lengths than models of "
         "the number task.",
         "not studied",
-        f"models that answer {LEARNT:.0%} or more at training length, in every setting in which some do on both tasks; "
-        "a model's point is the length where accuracy first falls below 90 %. Holds if in all these settings the "
-        "letter task's shortest point lies beyond the number task's longest; in part if in most its median does; not "
-        "testable if there is no such setting",
+        f"models that answer {percent(LEARNT)} or more at training length, in every setting in which some do on both "
+        "tasks; a model's point is the length where accuracy first falls below 90 %. Holds if in all these settings "
+        "the letter task's shortest point lies beyond the number task's longest; in part if in most its median does; "
+        "not testable if there is no such setting",
         letter_goes_further,
     ),
 )

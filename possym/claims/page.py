@@ -16,13 +16,14 @@ SCRIPT = """
     root.dataset.ready = "";
     const form = root.querySelector("form"), said = form.querySelector("output");
     const rows = Array.from(root.querySelectorAll("tbody tr"));
+    const plain = (text) => text.trim().toLowerCase().replace(/\\s/g, " ").replaceAll("−", "-"); // as a keyboard has it
     const apply = () => {
       const asked = Object.fromEntries(new FormData(form));
       let count = 0;
       const fits = (row, name) => !asked[name] || row.dataset[name] === asked[name];
       for (const row of rows) {
         row.hidden = !["paper", "verdict", "chapter"].every((name) => fits(row, name))
-          || !row.textContent.toLowerCase().includes(asked.text.trim().toLowerCase());
+          || !plain(row.textContent).includes(plain(asked.text));
         count += !row.hidden;
       }
       said.textContent = `${count} of ${rows.length} claims`;

@@ -49,6 +49,8 @@ def test_the_ledger_is_filtered_without_a_kernel(address, visit, ledger):
         page.get_by_label("Text").fill("EXCLUSION PRINCIPLE")
         named = ledger["claim"].str.contains("exclusion principle", case=False)
         assert 0 <= rows.count() < len(ledger) and rows.count() >= named.sum()
+        page.get_by_label("Text").fill("r = -0.63; 95 % interval")  # as a keyboard has it
+        assert rows.count() == 1
         page.get_by_label("Text").fill("")
         chapter = ledger["chapter"].iloc[-1]
         page.get_by_label("Chapter").select_option(chapter)
