@@ -15,7 +15,20 @@ from ..errors import InputError, ResultsError, need
 from ..published import papers
 from ..results import Study, load_or_run, result_folder
 from ..typography import typeset
-from . import canonical, generality, generalization, heads, learning, mechanism, onehop, real, tasks, theory, unreached
+from . import (
+    canonical,
+    generality,
+    generalization,
+    heads,
+    learning,
+    length_elsewhere,
+    mechanism,
+    onehop,
+    real,
+    tasks,
+    theory,
+    unreached,
+)  # fmt: skip
 from .claim import OWN, VERDICTS, Claim, Measurement
 from .figures import link
 from .page import Browser
@@ -35,6 +48,7 @@ CLAIMS: tuple[Claim, ...] = (
     *generality.CLAIMS,
     *mechanism.CLAIMS,
     *generalization.CLAIMS,
+    *length_elsewhere.CLAIMS,
     *real.CLAIMS,
     *unreached.CLAIMS,
     *onehop.CLAIMS,

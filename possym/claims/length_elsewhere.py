@@ -7,7 +7,7 @@ from ..settings import LEARNT
 from ..typography import percent
 from .claim import OWN, VERDICTS, Measurement, claims_in, judge
 
-CHAPTER = "09-length-generalization"
+CHAPTER = "09b-length-in-other-models"
 STUDY = "length_elsewhere"
 TASKS = ("number", "letter")
 
