@@ -26,7 +26,7 @@ SCRIPT = """
           || !plain(row.textContent).includes(plain(asked.text));
         count += !row.hidden;
       }
-      said.textContent = `${count} of ${rows.length} claims`;
+      said.textContent = `${count} of ${rows.length} rows`;
     };
     const fromAddress = () => {
       const asked = new URLSearchParams(location.hash.slice(1));

@@ -41,7 +41,7 @@ def test_the_ledger_is_filtered_without_a_kernel(address, visit, ledger):
         assert [row.get_attribute("id") for row in rows.all()] == names
         page.get_by_label("Paper").select_option("P2")
         assert rows.count() == (wrong["paper"] == "P2").sum()
-        assert page.locator(".possym-ledger output").text_content() == f"{rows.count()} of {len(ledger)} claims"
+        assert page.locator(".possym-ledger output").text_content() == f"{rows.count()} of {len(ledger)} rows"
         page.reload()  # the choice is in the address
         assert rows.count() == (wrong["paper"] == "P2").sum()
         page.get_by_role("button", name="Show all").click()
