@@ -28,7 +28,7 @@ from . import (
     tasks,
     theory,
     unreached,
-)  # fmt: skip
+)
 from .claim import OWN, VERDICTS, Claim, Measurement
 from .figures import link
 from .page import Browser
