@@ -14,7 +14,6 @@ A subject's charts live in a module of their own beside this one.
 import base64
 import json
 import os
-import re
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -23,6 +22,8 @@ from pathlib import Path
 import altair as alt
 import pandas as pd
 import vl_convert
+
+from ..typography import typeset
 
 POSITIONAL = "#006BA8"
 SYMBOLIC = "#E06608"
@@ -146,11 +147,11 @@ def _render(spec: dict, **_) -> dict[str, str]:
     spec = _rounded(spec)
     spec.pop("$schema", None)
     title = spec.pop("title", None)
-    words = {part: _typeset(" ".join(_lines(_text(title, part)))) for part in ("text", "subtitle")}
+    words = {part: typeset(" ".join(_lines(_text(title, part)))) for part in ("text", "subtitle")}
     faceted = {"row", "column", "facet"} & set(spec.get("encoding", {}))
     if ("mark" in spec or "layer" in spec) and not faceted and "width" not in spec:
         spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
-    description = spec["description"] = _typeset(
+    description = spec["description"] = typeset(
         spec.get("description") or words["text"] or "Chart without a description"
     )
     html = (
@@ -188,15 +189,6 @@ def _text(title: str | list | dict | None, part: str) -> str | list:
 
 def _lines(text: str | list) -> list[str]:
     return [text] if isinstance(text, str) else text
-
-
-def _typeset(text: str) -> str:
-    """Numbers as the book writes them, whatever format they were made with.
-
-    >>> _typeset("r = -0.63 in 95% of heads, 1e-4 to 2-3")
-    'r = −0.63 in 95\\xa0% of heads, 1e-4 to 2-3'
-    """
-    return re.sub(r"(?<![\w.])-(?=\d)", "−", re.sub(r"(?<=\d) ?%", "\N{NO-BREAK SPACE}%", text))
 
 
 def _caption(text: str, subtitle: str) -> str:
