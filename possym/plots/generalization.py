@@ -141,7 +141,7 @@ def leads_by_length(leads: pd.DataFrame, looks: pd.DataFrame, heads: pd.DataFram
     median over seeds too. The bound is that of the layer's median dominant angle, for Index on the number task and for
     Retrieval with eight letters on the letter task, scaled to meet the median lead at training length: the theorem's
     vectors have length one, trained ones do not. It is drawn while it says something, see `bound`. The menu starts at
-    the task and layer that lose most.
+    the task and layer that lose most logits.
     """
     need(heads, ["task", "layer", "angle"])
     seen = looking(leads, looks)
@@ -160,9 +160,9 @@ def leads_by_length(leads: pd.DataFrame, looks: pd.DataFrame, heads: pd.DataFram
     data["bound"] *= first["median"] / first["bound"]
     data = data.round(4)
     data["head"] = [f"{row.task}, layer {row.layer}" for row in data.itertuples()]
-    data["kept"] = data["median"] / first["median"]
+    change = data["median"] - first["median"]
     known = data.sort_values(["task", "layer"])["head"].unique().tolist()
-    start = data.loc[data.loc[data["length"] == data["length"].max(), "kept"].idxmin(), "head"]
+    start = data.loc[change[data["length"] == data["length"].max()].idxmin(), "head"]
     head = alt.param(name="head", value=start, bind=alt.binding_select(options=known, name="Task and layer "))
     base = alt.Chart(data).transform_filter("datum.head == head")
     axis = alt.Y("median:Q", title="Lead of the right key (logits)")

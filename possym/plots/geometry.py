@@ -104,7 +104,9 @@ def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
         y=alt.Y("wavelength:Q", title="Wavelength (places)")
         .scale(type="log", domain=[1, 1e9])
         .axis(format="~e", values=[10**power for power in range(10)]),
-        color=alt.Color("kind:N", title=None).scale(domain=names, range=[POSITIONAL, SYMBOLIC, NEUTRAL]),
+        color=alt.Color("kind:N", title=None)
+        .scale(domain=names, range=[POSITIONAL, SYMBOLIC, NEUTRAL])
+        .legend(orient="bottom"),
         tooltip=["id:Q", alt.Tooltip("angle:Q", format=".3e"), alt.Tooltip("wavelength:Q", format=",.0f")],
     )
     unscaled = base.mark_point(size=16, color=NEUTRAL, opacity=0.6).encode(
@@ -115,12 +117,9 @@ def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
             before="datum.plain <= pow(2, loglength)", after="datum.wavelength <= pow(2, loglength)"
         )
         .transform_aggregate(before="sum(before)", after="sum(after)")
-        .transform_calculate(
-            words="datum.after + ' planes make a full turn in ' + format(pow(2, loglength), ',') + ' places, ' + "
-            "datum.before + ' unscaled'"
-        )
-        .mark_text(align="left", fontWeight="bold")
-        .encode(x=alt.value(0), y=alt.value(-8), text="words:N")
+        .transform_calculate(words="datum.after + ' planes make a full turn,\\n' + datum.before + ' without scaling'")
+        .mark_text(align="left", fontWeight="bold", lineBreak="\n")
+        .encode(x=alt.value(0), y=alt.value(-22), text="words:N")
     )
     one = alt.Chart(pd.DataFrame({"zero": [0]}))
     trained = (
@@ -160,7 +159,7 @@ def index_logits(theta: float = 0.8, length: int = 30, value: int = 10) -> alt.L
         .scale(domain=["asked for", "other"], range=[CATEGORIES[0], POSITIONAL])
         .legend(orient="bottom")
     )
-    x = alt.X("d:Q", title="Distance of the key (places back)")
+    x = alt.X("d:Q", title="Distance of the key (places back)").axis(tickMinStep=1)
     y = alt.Y("logit:Q", title="Logit").scale(domain=[-1, 1.05], nice=False)
     stems = base.mark_rule(opacity=0.7).encode(x=x, y=y, y2=alt.datum(0), color=color)
     points = base.mark_point(size=50).encode(
