@@ -159,6 +159,7 @@ rule study:
         f"{BUILD}/benchmarks/studies/{PRESET}/{{study}}.tsv"
     params:
         settings="",
+    threads: max(1, workflow.cores // len(GPUS)) if GPUS else 1  # a GPU's share of the cores, for what runs beside it
     resources:
         gpu=min(1, len(GPUS)),
     priority: 1

@@ -188,8 +188,8 @@ def works(device: torch.device) -> bool:
         return all(bool(x.isfinite().all()) for x in sums)
     except Exception as error:  # a missing compiler, an old driver, an old card: each has an exception of its own
         warnings.warn(
-            f"Triton does not run here ({type(error).__name__}: {error!s:.200}), so scores take the slower way. "
-            "It needs a C compiler such as gcc",
+            f"Triton does not run here ({type(error).__name__}: {error!s:.200}), so scores and training take the "
+            "slower way. It needs a C compiler such as gcc",
             stacklevel=2,
         )
         return False

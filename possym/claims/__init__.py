@@ -14,7 +14,10 @@ import pandas as pd
 from ..errors import InputError, ResultsError, need
 from ..published import papers
 from ..results import Study, load_or_run, result_folder
-from . import canonical, generality, generalization, heads, learning, mechanism, onehop, real, tasks, theory, unreached
+from . import (
+    canonical, generality, generalization, heads, learning, length_elsewhere, mechanism, onehop, real, tasks, theory,
+    unreached,
+)  # fmt: skip
 from .claim import VERDICTS, Claim, Measurement
 from .figures import link
 from .page import Browser
@@ -34,6 +37,7 @@ CLAIMS: tuple[Claim, ...] = (
     *generality.CLAIMS,
     *mechanism.CLAIMS,
     *generalization.CLAIMS,
+    *length_elsewhere.CLAIMS,
     *real.CLAIMS,
     *unreached.CLAIMS,
     *onehop.CLAIMS,

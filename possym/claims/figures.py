@@ -75,17 +75,19 @@ FIGURES = {
     "figure-accuracy-by-length": ("letter-above-90", "number-by-length", "letter-by-length"),
     "figure-90-percent-points": ("letter-goes-further",),
     "figure-leads": ("discrepancy-of-trained-heads",),
+    # 09b-length-in-other-models
+    "figure-accuracy-at-length-by-setting": ("length-elsewhere",),
     # 10-profiling-real-models
-    "section-models-out-of-reach": (
-        "gemma-trade", "gemma-layers", "gemma-keys-gather", "real-other-families", "prompts-published-models",
-    ),
+    "section-models-out-of-reach": ("gemma-trade", "gemma-layers", "gemma-keys-gather", "real-other-families"),
     "figure-plane-of-heads": ("real-trade",),
     "figure-heads-by-layer": ("real-early-positional", "real-late-symbolic"),
     "figure-scores-by-frequency": ("real-slow-symbolic", "real-fast-positional", "real-fastest-both"),
     "figure-queries-and-keys": ("real-keys-gather",),
     "table-real-heads-and-the-bound": ("real-exclusion",),
     # 11-one-hop-prompts
-    "figure-published-accuracy": ("prompts-letters-ahead", "prompts-numbers-first", "prompts-numbers-fall"),
+    "figure-published-accuracy": (
+        "prompts-letters-ahead", "prompts-numbers-first", "prompts-numbers-fall", "prompts-published-models",
+    ),
     "table-screens": ("prompts-letters-ahead-here",),
 }  # fmt: skip
 LABELS = {claim: label for label, claims in FIGURES.items() for claim in claims}

@@ -5,7 +5,7 @@ from ..results import Study
 from ..settings import LEARNT
 from .claim import VERDICTS, Measurement, claims_in, judge
 
-CHAPTER = "09-length-generalization"
+CHAPTER = "09b-length-in-other-models"
 STUDY = "length_elsewhere"
 TASKS = ("number", "letter")
 

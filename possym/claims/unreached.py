@@ -6,11 +6,11 @@ Other modules measure what of them carries over to a model that can be had.
 from ..published import published
 from .claim import claims_in, not_testable
 
-CHAPTER = "10-profiling-real-models"
+CHAPTER, PROMPTS = "10-profiling-real-models", "11-one-hop-prompts"
 WEIGHTS = not_testable("its weights could not be reached where these results were made")
 BY_HAND = "not judged: give its hub id as this chapter's model, where its weights can be reached"
 
-first, second = (claims_in(paper, CHAPTER) for paper in ("P1", "P2"))
+first, second = claims_in("P1", CHAPTER), claims_in("P2", PROMPTS)
 R, P = (published(f"P1.binding.{name}").value for name in ("correlation", "correlation_p"))
 EARLY, LATE = (published(f"P1.binding.median_positional_{half}").value for half in ("early", "late"))
 

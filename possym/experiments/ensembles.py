@@ -327,8 +327,9 @@ def stack(batches: Sequence[Batch]) -> Batch:
 
 
 def pieces(tokens: Tensor, bytes_each: int) -> Iterator[slice]:
-    """Yield slices over the sequences that keep what each of them takes within `MEMORY`."""
-    step = max(1, MEMORY // bytes_each)
+    """Yield slices over the sequences that keep what each takes within `MEMORY`, or a quarter of the GPU's."""
+    memory = torch.cuda.get_device_properties(tokens.device).total_memory // 4 if tokens.is_cuda else MEMORY
+    step = max(1, memory // bytes_each)
     count = tokens.shape[-2]
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 

@@ -27,9 +27,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from .. import dropout
 from ..errors import ConfigError, InputError, ResultsError, as_whole, need
 from ..results import atomic_write
 from ..rope import frequencies, turn
+from . import fused
 
 EXPLICIT = 128
 
@@ -311,6 +313,51 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return product.unflatten(1, x.shape[1:3])
 
 
+def attention_of_block(
+    joint: Tensor,
+    query: Tensor,
+    angles: Tensor,
+    *,
+    heads: int,
+    layout: str,
+    dropped: float,
+    keys: Tensor | None,
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
+    precision: str | None,
+) -> Tensor:
+    """Return what the places that ask mix, (E, B, Q, C), from products of a block's weights.
+
+    Args:
+        joint: (E, B, T, 2C) keys and values before rotation; where all places ask, (E, B, T, 3C), queries behind them.
+        query: (E, B, Q, C) of the last Q places.
+        angles: (F,) float64 of the RoPE planes.
+        heads: H.
+        layout: how planes pair dimensions, see `possym.rope.rotate`.
+        dropped: probability of dropping a weight; ``keys`` (E, 2) are this layer's, None where it is 0.
+        attend: in place of `causal_attention`.
+        precision: of the kernel where all places ask, see `possym.models.fused.precision`; None is no kernel.
+    """
+    (E, B, T, _), (Q, C) = joint.shape, query.shape[2:]
+    if precision and attend is None and Q == T:
+        tables = (table[:, 0].contiguous() for table in cosines_and_sines(T, angles))
+        return fused.attention(joint, *tables, keys, heads, dropped, layout == "half", precision)
+    key, value = joint[..., : 2 * C].chunk(2, -1)
+    contents = [each.float().unflatten(-1, (heads, C // heads)) for each in (query, key, value)]
+    if attend is not None:
+        mixed = attend(*contents)
+    else:
+        kept = dropout.kept(keys, fused.STREAM, (B, heads, T, T), dropped)[..., T - Q :, :] if dropped else None
+        mixed = causal_attention(*contents, frequencies=angles, layout=layout, kept=kept)
+    return mixed.reshape(E, B, Q, C).to(joint.dtype)
+
+
+def cosines_and_sines(places: int, angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of what every plane (F,) has turned at every place, each (T, 1, F) float32."""
+    counted = torch.arange(places, dtype=torch.float64, device=angles.device)[:, None, None]
+    turned = (counted * angles).remainder(2 * math.pi)
+    return turned.cos().float(), turned.sin().float()
+
+
 def causal_attention(
     query: Tensor,
     key: Tensor,
@@ -342,9 +389,7 @@ def causal_attention(
     """
     (E, B, Q, H, D), T = query.shape, key.shape[2]
     scale = D**-0.5 if scale is None else scale
-    places = torch.arange(T, dtype=torch.float64, device=query.device)[:, None, None]
-    angles = (places * frequencies.to(query.device, torch.float64)).remainder(2 * math.pi)  # (T, 1, F)
-    cos, sin = angles.cos().float(), angles.sin().float()
+    cos, sin = cosines_and_sines(T, frequencies.to(query.device, torch.float64))
     query = turn(query, cos[T - Q :], sin[T - Q :], layout)
     key = turn(key, cos, sin, layout)
     query, key, value = (each.transpose(2, 3).flatten(0, 2) for each in (query, key, value))  # (E·B·H, places, D)

@@ -29,7 +29,8 @@ from torch import Tensor
 from ..dropout import kept, later
 from ..errors import ConfigError, InputError, UnsupportedModelError, need
 from ..rope import frequencies
-from .ensemble import Attend, Ensemble, Lookup, Sizes, causal_attention, compiled, need_size, project
+from . import fused
+from .ensemble import Attend, Ensemble, Lookup, Sizes, attention_of_block, compiled, need_size, project
 
 if TYPE_CHECKING:
     from transformers import GPTJForCausalLM
@@ -104,6 +105,7 @@ class GPTJEnsemble(Ensemble):
         dropped = config.dropout if dropout_keys is not None else 0.0
         grown = 1 / (1 - dropped)
         run = compiled(block) if tokens.is_cuda and torch.is_grad_enabled() and attend is None else block
+        precision = fused.precision(tokens.device, T, config.head_width, len(self.angles))
 
         # Weights of all layers at once, in an order that lets the last layer split off what all places need.
         entry = torch.cat([self.key, self.value, self.query, self.mlp_in], -1)  # (E, L, C, 7C) at mlp_ratio 4
@@ -129,6 +131,7 @@ class GPTJEnsemble(Ensemble):
                 dropped=dropped,
                 keys=later(dropout_keys, MASKS * layer) if dropped else None,
                 attend=None if attend is None else functools.partial(attend, layer),
+                precision=precision,
             )
         if not all_places:
             x = x[:, :, -1:]
@@ -291,6 +294,7 @@ def block(
     dropped: float,
     keys: Tensor | None,
     attend: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
+    precision: str | None,
 ) -> Tensor:
     """Return the residual stream (E, B, Q, C) after one block: attention and MLP beside each other.
 
@@ -303,27 +307,33 @@ def block(
         cut: compute the last place alone, Q = 1; else Q = T.
         dropped: probability of dropping a value; ``keys`` (E, 2) are this layer's, None where it is 0.
         attend: in place of `causal_attention`.
+        precision: see `possym.models.ensemble.attention_of_block`.
     """
-    E, B, T, C = x.shape
+    _, B, T, C = x.shape
     normed = F.layer_norm(x, (C,)).to(entry[0].dtype)
     if cut:
-        key, value = project(normed, *(part[..., : 2 * C] for part in entry)).split(C, -1)
+        joint = project(normed, *(part[..., : 2 * C] for part in entry))
         asked = project(normed[:, :, -1:], *(part[..., 2 * C :] for part in entry))
         query, hidden = asked.split([C, asked.shape[-1] - C], -1)
         x = x[:, :, -1:]
     else:
-        joint = project(normed, *entry)
-        key, value, query, hidden = joint.split([C, C, C, joint.shape[-1] - 3 * C], -1)
-    Q = query.shape[2]
-    query, key, value = (each.float().unflatten(-1, (heads, C // heads)) for each in (query, key, value))
-    if attend is not None:
-        mixed = attend(query, key, value)
-    else:
-        weights_kept = kept(keys, 1, (B, heads, T, T), dropped)[..., T - Q :, :] if dropped else None
-        mixed = causal_attention(query, key, value, frequencies=angles, kept=weights_kept)
-    attended = project(mixed.reshape(E, B, Q, C).to(normed.dtype), output[0])
+        product = project(normed, *entry)
+        joint, hidden = product.split([3 * C, product.shape[-1] - 3 * C], -1)
+        query = joint[..., 2 * C :]
+    mixed = attention_of_block(
+        joint,
+        query,
+        angles,
+        heads=heads,
+        layout="interleaved",
+        dropped=dropped,
+        keys=keys,
+        attend=attend,
+        precision=precision,
+    )
+    attended = project(mixed, output[0])
     processed = project(F.gelu(hidden, approximate="tanh"), output[1], output[2])
     if dropped:
-        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, T - Q :]
-        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, T - Q :]
+        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, -query.shape[2] :]
+        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -query.shape[2] :]
     return x + attended + processed

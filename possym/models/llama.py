@@ -23,7 +23,8 @@ from torch import Tensor
 
 from ..dropout import kept, later
 from ..errors import UnsupportedModelError
-from .ensemble import Attend, Ensemble, Lookup, Sizes, causal_attention, compiled, need_size, project
+from . import fused
+from .ensemble import Attend, Ensemble, Lookup, Sizes, attention_of_block, compiled, need_size, project
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -110,6 +111,7 @@ class LlamaEnsemble(Ensemble):
         dropped = config.dropout if dropout_keys is not None else 0.0
         grown = 1 / (1 - dropped)
         run = compiled(block) if tokens.is_cuda and torch.is_grad_enabled() and attend is None else block
+        precision = fused.precision(tokens.device, T, config.head_width, len(self.angles))
 
         entry = torch.cat([self.key, self.value, self.query], -1) * self.attention_norm_gain.unsqueeze(-1)
         gated = torch.cat([self.mlp_gate, self.mlp_in], -1) * self.mlp_norm_gain.unsqueeze(-1)
@@ -130,6 +132,7 @@ class LlamaEnsemble(Ensemble):
                 dropped=dropped,
                 keys=later(dropout_keys, MASKS * layer) if dropped else None,
                 attend=None if attend is None else functools.partial(attend, layer),
+                precision=precision,
             )
         if not all_places:
             x = x[:, :, -1:]
@@ -250,6 +253,7 @@ def block(
     dropped: float,
     keys: Tensor | None,
     attend: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
+    precision: str | None,
 ) -> Tensor:
     """Return the residual stream (E, B, Q, C) after one block: attention, then the gated MLP.
 
@@ -262,29 +266,35 @@ def block(
         cut: compute the last place alone, Q = 1; else Q = T.
         dropped: probability of dropping a value; ``keys`` (E, 2) are this layer's, None where it is 0.
         attend: in place of `causal_attention`.
+        precision: see `possym.models.ensemble.attention_of_block`.
     """
     entry, attention_output, gated, mlp_output = weights
-    E, B, T, C = x.shape
+    _, B, T, C = x.shape
     normed = F.rms_norm(x, (C,), eps=EPSILON).to(entry.dtype)
     if cut:
-        key, value = project(normed, entry[..., : 2 * C]).split(C, -1)
+        joint = project(normed, entry[..., : 2 * C])
         query = project(normed[:, :, -1:], entry[..., 2 * C :])
         x = x[:, :, -1:]
     else:
-        key, value, query = project(normed, entry).split(C, -1)
-    Q = query.shape[2]
-    query, key, value = (each.float().unflatten(-1, (heads, C // heads)) for each in (query, key, value))
-    if attend is not None:
-        mixed = attend(query, key, value)
-    else:
-        weights_kept = kept(keys, 1, (B, heads, T, T), dropped)[..., T - Q :, :] if dropped else None
-        mixed = causal_attention(query, key, value, frequencies=angles, layout="half", kept=weights_kept)
-    attended = project(mixed.reshape(E, B, Q, C).to(normed.dtype), attention_output)
+        joint = project(normed, entry)
+        query = joint[..., 2 * C :]
+    mixed = attention_of_block(
+        joint,
+        query,
+        angles,
+        heads=heads,
+        layout="half",
+        dropped=dropped,
+        keys=keys,
+        attend=attend,
+        precision=precision,
+    )
+    attended = project(mixed, attention_output)
     if dropped:
-        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, T - Q :]
+        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, -query.shape[2] :]
     x = x + attended
     gate, hidden = project(F.rms_norm(x, (C,), eps=EPSILON).to(normed.dtype), gated).chunk(2, -1)
     processed = project(F.silu(gate) * hidden, mlp_output)
     if dropped:
-        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, T - Q :]
+        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -query.shape[2] :]
     return x + processed

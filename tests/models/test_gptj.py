@@ -10,7 +10,8 @@ from transformers import GPTJForCausalLM
 
 from possym import ConfigError, InputError, ResultsError, UnsupportedModelError
 from possym.dropout import kept
-from possym.models.gptj import GPTJConfig, GPTJEnsemble, Lookup, causal_attention
+from possym.models.ensemble import Lookup, causal_attention
+from possym.models.gptj import GPTJConfig, GPTJEnsemble
 from possym.rope import rotate
 from possym.scores import relocated_logits
 
