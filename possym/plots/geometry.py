@@ -85,7 +85,7 @@ def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
         said("logtrained", "format(pow(2, logtrained), ',')"),
         slider("loglength", 14, 8, 20, 1, "Length of the input"),
         said("loglength", "format(pow(2, loglength), ',')"),
-        slider("proportion", 1, 0, 1, 0.05, "p-RoPE: share of planes that turn"),
+        slider("proportion", 1, 0, 1, 0.05, "Share of planes that turn"),
     ]
     base = (
         alt.Chart(alt.sequence(0, dim // 2, as_="k"))
