@@ -21,7 +21,8 @@ from torch import Tensor
 
 from .errors import InputError, need
 from .mechanism import attention_weights, check_batch, mix
-from .models.gptj import GPTJEnsemble, causal_attention
+from .models.ensemble import causal_attention
+from .models.gptj import GPTJEnsemble
 from .tasks import Batch
 
 CHANGES = ("uniform", "self", "next", "ahead", "exchanged")

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from .errors import InputError, need
-from .models.gptj import GPTJEnsemble, causal_attention
+from .models.ensemble import causal_attention
+from .models.gptj import GPTJEnsemble
 from .rope import planes, rotate
 from .tasks.batch import Task
 

@@ -8,7 +8,8 @@ import torch
 from possym import mechanism
 from possym.errors import InputError
 from possym.mechanism import NEVER, OTHER, attention_maps, attention_weights, functions, label, mix, states
-from possym.models.gptj import GPTJConfig, GPTJEnsemble, causal_attention
+from possym.models.ensemble import causal_attention
+from possym.models.gptj import GPTJConfig, GPTJEnsemble
 from possym.tasks import Batch, LetterTask, NumberTask
 
 NUMBER, LETTER = NumberTask(), LetterTask()
