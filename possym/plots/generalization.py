@@ -526,7 +526,8 @@ def helps_most(repairs: pd.DataFrame, length: int) -> str:
         repairs: task, repair, which, median, plain; rows of that length.
     """
     found: dict[str, list[str]] = {}
-    for task, rows in repairs.groupby("task", sort=False):
+    for task in [task for task in TASKS if task in set(repairs["task"])]:
+        rows = repairs[repairs["task"] == task]
         best = rows.loc[rows["median"].idxmax()]
         lifted = best["median"] > best["plain"]
         what = f"{best['repair']} of {best['which']} helps most" if lifted else "nothing helps"

@@ -41,7 +41,7 @@ def value_of(chart, expression: str, **params) -> str:
     spec = set_to(copy.deepcopy(chart.to_dict()), params)
     mark = {"type": "text", "text": {"expr": expression}}
     svg = vl_convert.vegalite_to_svg({"data": {"values": [{}]}, "params": spec.get("params", []), "mark": mark})
-    return texts(svg)[0]
+    return texts(svg)[0].replace("\xa0", " ")
 
 
 def title_of(chart, **params) -> str:
@@ -53,7 +53,9 @@ def title_of(chart, **params) -> str:
 
 def titles_at_every_setting(chart) -> dict[tuple, str]:
     """The title for every combination of the entries of menus and the ends of sliders."""
-    bound = [param for param in chart.to_dict().get("params", []) if "bind" in param]
+    spec = chart.to_dict()
+    computed = isinstance(spec["title"], dict) and isinstance(spec["title"]["text"], dict)
+    bound = [param for param in spec.get("params", []) if "bind" in param and computed]
     choices = [param["bind"].get("options") or [param["bind"]["min"], param["bind"]["max"]] for param in bound]
     names = [param["name"] for param in bound]
     return {
@@ -69,8 +71,9 @@ def marks(svg: str, kind: str) -> list[dict[str, str]]:
 
 
 def texts(svg: str) -> list[str]:
-    """Every text of the picture."""
-    return [unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", svg)]
+    """Every text of the picture, lines of one joined by spaces."""
+    found = [re.split("<[^>]*>", text) for text in re.findall(r"<text[^>]*>(.*?)</text>", svg)]
+    return [unescape(" ".join(filter(None, lines))) for lines in found]
 
 
 def unpacked(frame, columns) -> list[dict]:

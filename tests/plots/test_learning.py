@@ -12,7 +12,7 @@ from possym.errors import InputError
 from possym.plots import NEUTRAL, POSITIONAL, SYMBOLIC, learning
 
 from ..synthetic import PAPER_LIKE, STEPS, study
-from .drawn import draw, is_complete, marks, texts, unpacked
+from .drawn import draw, is_complete, marks, texts, title_of, unpacked, value_of
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +99,11 @@ def test_the_title_of_accuracy_and_the_claims_have_one_median_though_few_evaluat
         ],
         columns=["task", "step", "seed", "split", "hops", "accuracy"],
     )
-    title = learning.accuracy_by_hops(made.tables["accuracy"], "number").to_dict()["title"]
-    assert title["text"].endswith("1 hop is first to reach 90 %, at median step 2,020; 4 hops are last, at 5,050")
-    assert title["subtitle"].endswith("; 50 of 700 evaluations drawn")
+    chart = learning.accuracy_by_hops(made.tables["accuracy"], "number")
+    said = "1 hop is first to reach 90 %, at {}step 2,020; 4 hops are last, at 5,050"
+    assert title_of(chart) == f"Number task: {said.format('median ')}"
+    assert title_of(chart, shown="seed1") == f"Number task, seed 1: {said.format('')}"
+    assert chart.to_dict()["title"]["subtitle"].endswith("; 50 of 700 evaluations drawn")
     assert hop_order(made).interval == "median steps 2,020, 3,030, 4,040, 5,050"
 
 
@@ -165,6 +167,10 @@ def test_the_plane_shows_every_head_at_the_chosen_moment(tables, task, evaluatio
             scaled.append((now - curve.min()) / (curve.max() - curve.min()))
         assert float(dot["entropy"]) == pytest.approx(np.median(scaled), abs=0.006)
     assert f"step {STEPS[evaluation]:,}" in texts(svg)
+    assert value_of(chart, "evaluation_said", evaluation=evaluation) == f"{STEPS[evaluation]:,}"
+    left = sum(min(float(dot["positional"]), float(dot["symbolic"])) < 0.9 for dot in dots)
+    said = f"{task.capitalize()} task, step {STEPS[evaluation]:,}: {left} of 12 heads have left the corner"
+    assert title_of(chart, task=task, evaluation=evaluation).startswith(said)
 
 
 def test_entropy_lines_are_medians(tables):

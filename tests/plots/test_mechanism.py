@@ -17,7 +17,7 @@ from possym.published import published
 from possym.tasks import Batch, LetterTask
 
 from ..mechanism_study import study
-from .drawn import draw, is_complete, marks, texts
+from .drawn import draw, is_complete, marks, texts, title_of
 
 TASK = LetterTask()
 
@@ -213,7 +213,8 @@ def test_causes_show_the_median_of_every_change(shares, chosen, hops):
 def test_the_title_of_causes_names_the_worst_layer(shares):
     table = shares["causes"].assign(accuracy=1.0)
     table.loc[(table["change"] == "self") & (table["places"] == "all") & (table["layer"] == 1), "accuracy"] = 0.75
-    assert "stays at 75.0% or above" in cause_charts.causes(table, "letter").title.text
+    chart = cause_charts.causes(table, "letter")
+    assert "stays at 75.0 % or above" in title_of(chart)
 
 
 @pytest.mark.parametrize("instead", ["self", "uniform"])
@@ -253,5 +254,5 @@ def test_answers_are_means_over_seeds_and_hops(shares, chosen, hops):
         expected = np.mean([values(shares["rule"], "share", kind=kind, answer=answer, hops=h).mean() for h in hops])
         shown = mark.get("share", mark.get("Share of answers, mean over seeds"))
         assert float(shown.rstrip("%")) == pytest.approx(100 * expected, abs=0.6)
-    path = values(shares["rule"], "share", kind="disagree", answer="path").mean()
-    assert f"{path:.1%} of answers follow the path" in chart.title.text
+    path = np.mean([values(shares["rule"], "share", kind="disagree", answer="path", hops=h).mean() for h in hops])
+    assert f"{100 * path:.1f} % of answers follow the path" in title_of(chart, chosen=chosen)

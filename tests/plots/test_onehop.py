@@ -30,6 +30,8 @@ def test_accuracy_has_a_point_for_every_cell_of_every_model(rows):
     assert sorted(drawn) == sorted(expected)
     assert chart.title.text == "In 4 of 4 models numbers fall below one half before letters do"
     assert draw(chart).count('aria-roledescription="rule mark"') == len(table) + 2
+    pale = draw(chart, shown="made-up").count('opacity="0.12"')
+    assert draw(chart).count('opacity="0.12"') == 0 < pale < draw(chart, shown="made-up").count('opacity="')
 
 
 def test_habits_add_up(rows):
