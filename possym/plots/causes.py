@@ -51,7 +51,7 @@ def causes(table: pd.DataFrame, task: str) -> alt.LayerChart:
     single = data[data["what"] == CHANGES["self", "all"]]
     titles = {
         name: f"{task.capitalize()} task{'' if name == 'all' else f', {name}'}: with a layer that moves nothing, "
-        f"median accuracy stays at {worst:.1%} or above"
+        f"median accuracy stays at {worst:.1%}{'' if worst >= 0.9995 else ' or above'}"
         for name, worst in single.groupby("class")["median"].min().items()
     }
     base = (
