@@ -4,7 +4,7 @@
 * ``CATEGORIES``: colours for everything else;
 * ``enable()``: theme and renderer on, tables never cut, called once at the top of a chapter;
 * ``kind_color``, ``interval_band``, ``tile_font``: marks that several charts share;
-* ``following``, ``slider_over``, ``picked``: titles, sliders and menus that say what a chart shows, whatever is chosen.
+* ``following``, ``slider_over``, ``said``, ``picked``: titles, sliders and menus that say what is shown at any setting.
 
 Hues are Okabe and Ito's; the pairs that meet most often differ in lightness too, and so in print without colour.
 Text, axes and rules are drawn in ``currentColor`` (``INK``): a chart takes the colour of the text around it, so
@@ -45,6 +45,7 @@ __all__ = [
     "interval_band",
     "kind_color",
     "picked",
+    "said",
     "slider_over",
     "tile_font",
 ]

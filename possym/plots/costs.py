@@ -71,7 +71,7 @@ def time_by_tokens(model: str = "Llama-3-70B", tokens: int = 2**17) -> alt.Layer
     y = alt.Y("seconds:Q", title="Time on one H200").scale(type="log", domain=[1e-3, 8.64e6], nice=False)
     y = y.axis(values=list(UNITS), labelExpr=f"{labels} : ''", grid=True)
     x = alt.X("tokens:Q", title="Tokens of the prompt").scale(type="log", base=2, domain=[512, 2**LONGEST], nice=False)
-    x = x.axis(values=[512, 2048, 8192, 32768, 131072, 524288], format=",d")
+    x = x.axis(values=[512, 2048, 8192, 32768, 131072, 524288], format=",d", labelOverlap="greedy", labelSeparation=6)
     color = alt.Color("part:N", title=None).scale(domain=list(NAMES.values()), range=list(CATEGORIES[:4]))
     color = color.legend(columns=2, symbolType="stroke")
     lines = (

@@ -81,8 +81,8 @@ def accuracy_by_length(accuracy: pd.DataFrame) -> alt.LayerChart:
         .properties(
             title=alt.Title(
                 following("hops", titles),
-                subtitle=f"Median, smallest and largest of {int(data['seeds'].max())} seeds; diamonds, all hops: read "
-                "off the paper's Fig. 5B",
+                subtitle=f"Median, smallest and largest of {int(data['seeds'].max())} seeds; diamonds, hops mixed: "
+                "read off the paper's Fig. 5B",
             ),
             description="Line chart of accuracy by input length on a logarithmic axis, one line with a band a task, "
             "with the paper's readings as diamonds. A menu picks the number of hops.",

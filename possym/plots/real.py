@@ -77,7 +77,7 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
         )
     )
     label = base.transform_aggregate(name="max(name)").mark_text(align="left", fontWeight="bold")
-    profile = (lines + label.encode(x=alt.value(0), y=alt.value(-8), text="name:N")).properties(height=150)
+    profile = (lines + label.encode(x=alt.value(8), y=alt.value(138), text="name:N")).properties(height=150)
     norms = (
         base.mark_bar(color=NEUTRAL)
         .encode(
