@@ -142,6 +142,9 @@ def test_dominant_frequencies_show_the_weighting_that_the_menu_picks(shares, wei
         )
         assert float(mark["median"]) == pytest.approx(np.median(expected), abs=0.051)
         assert int(mark["paper"]) == published("P2.table1.letter").value[int(mark["layer"])]
+    ends = {int(mark["layer"]): float(mark["median"]) for mark in found}
+    said = f"weighted by {weighting}, is {ends[0]:.0f} in layer 0 and {ends[11]:.0f} in the last"
+    assert title_of(chart, weighting=weighting).endswith(said)
 
 
 def test_planes_are_shown_before_and_after_rotation(model):
@@ -215,6 +218,10 @@ def test_the_title_of_causes_names_the_worst_layer(shares):
     table.loc[(table["change"] == "self") & (table["places"] == "all") & (table["layer"] == 1), "accuracy"] = 0.75
     chart = cause_charts.causes(table, "letter")
     assert "stays at 75.0 % or above" in title_of(chart)
+    two = table.assign(accuracy=table["accuracy"].where(table["hops"] != 2, 1.0))
+    assert title_of(cause_charts.causes(two, "letter"), chosen="2 hops") == (
+        "Letter task, 2 hops: with a layer that moves nothing, median accuracy stays at 100.0 %"
+    )
 
 
 @pytest.mark.parametrize("instead", ["self", "uniform"])
