@@ -88,10 +88,14 @@
     });
     watch("title", (words) => { figure.querySelector("figcaption strong").textContent = words; });
     stage.querySelectorAll('input[type="range"]').forEach((slider) => {
-      watch(slider.name + "_said", (words) => {
+      const say = (words) => {
         slider.nextElementSibling.textContent = words;
         slider.setAttribute("aria-valuetext", words);
-      });
+      };
+      const said = slider.name + "_said";
+      watch(said, say);
+      // Vega writes the number again when the slider is let go, though nothing has changed.
+      if (params.has(said)) slider.addEventListener("change", () => say(view.signal(said)));
       watch(slider.name + "_most", (most) => {
         slider.max = most;
         if (view.signal(slider.name) > most) slider.dispatchEvent(new Event("input"));

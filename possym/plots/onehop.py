@@ -34,7 +34,7 @@ def accuracy_by_length(table: pd.DataFrame) -> alt.HConcatChart:
     )  # one sd is what the paper prints
     models = list(dict.fromkeys(rows["model"]))
     colors = [*CATEGORIES[:2], CATEGORIES[3], INK, *CATEGORIES[2:3], *CATEGORIES[4:]][: len(models)]
-    color = alt.Color("model:N", title=None).scale(domain=models, range=colors).legend(columns=2)
+    color = alt.Color("model:N", title=None).scale(domain=models, range=colors).legend(columns=1)
     panels = []
     for kind, title in PANELS.items():
         data = rows[rows["kind"] == kind]

@@ -26,7 +26,8 @@ CUT = """() => [...document.querySelectorAll("figure.possym-chart svg.marks")].f
   const edge = svg.getBoundingClientRect();
   return [...svg.querySelectorAll("text")].filter(text => {
     const box = text.getBoundingClientRect();
-    return box.width && (box.left < edge.left - 2 || box.right > edge.right + 2 || box.top < edge.top - 2);
+    const outside = box.left < edge.left - 2 || box.right > edge.right + 2 || box.top < edge.top - 2;
+    return outside && box.width && +getComputedStyle(text).opacity;
   }).map(text => text.textContent);
 })"""
 TITLES = """async figure => {
