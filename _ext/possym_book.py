@@ -4,11 +4,13 @@
   pages, each loaded only by pages that need it;
 * a chart's still picture and its specification become files, so that pages stay small;
 * where scripts do not run, one line says what formulas and charts are missing;
+* links of tables to a page's source, which open it in JupyterLab, lead to the built page;
 * scripts of Thebe are dropped, and a page that loads a script or style from the network fails the build.
 """
 
 import base64
 import hashlib
+import posixpath
 import re
 import shutil
 from functools import partial
@@ -28,6 +30,7 @@ CHART = re.compile(
     re.DOTALL,
 )
 OUTSIDE = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
+SOURCE = re.compile(r'(?<=href=")([^":#]+)\.md(?=[#"])')
 FORMULA = re.compile(r'<(?:span|div) class="math\b')
 NO_SCRIPT = "<noscript><p>{} on this page need JavaScript. Without it you see {}.</p></noscript>"
 NOT_FETCHED = re.compile(r"""<link\b[^>]*\brel=["']?(?:canonical|author|license|me)\b""")
@@ -59,6 +62,7 @@ def finish_page(app, pagename, templatename, context, doctree) -> None:
         for script in ("vega.js", "charts.js"):
             app.add_js_file(f"charts/{script}", loading_method="defer")
         body = CHART.sub(partial(store_chart, Path(app.outdir), "../" * pagename.count("/")), body)
+    body = SOURCE.sub(partial(built_page, app.env.found_docs, pagename), body)
     if FORMULA.search(body):
         app.add_js_file(WIDE_FORMULAS, loading_method="defer")
     context["body"] = body.replace("</h1>", f"</h1>\n{without_scripts(body)}", 1)
@@ -75,6 +79,12 @@ def is_thebe(item) -> bool:
     """Whether a script or style of a page is Thebe's."""
     attributes = getattr(item, "attributes", {})
     return "thebe" in f"{getattr(item, 'filename', item)} {attributes.get('body', '')}"
+
+
+def built_page(pages: set[str], here: str, address: re.Match) -> str:
+    """The address of the page built from a source file, as seen from the page ``here``; others stay as they are."""
+    name = posixpath.normpath(posixpath.join(posixpath.dirname(here), address[1]))
+    return f"{address[1]}.html" if name in pages else address[0]
 
 
 def store_chart(site: Path, up: str, chart: re.Match) -> str:

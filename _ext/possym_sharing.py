@@ -106,14 +106,15 @@ def bibtex(entry: dict) -> str:
     ]
     year = str(entry.get("year") or str(entry.get("date-released", ""))[:4])
     fields = {"title": f"{{{entry['title']}}}", "author": " and ".join(people), "year": year}
-    fields["version"] = str(entry.get("version", ""))
+    fields |= {"version": str(entry.get("version", "")), "note": entry.get("notes", "")}
     for identifier in entry.get("identifiers", []):
         if identifier["value"].startswith("arXiv:"):
             fields |= {"eprint": identifier["value"].removeprefix("arXiv:"), "archiveprefix": "arXiv"}
-    first = (entry["authors"][0].get("family-names") or entry["title"].split(":")[0]).lower()
+    word = entry["title"].split()[0]
+    first = entry["authors"][0].get("family-names") or word
     kind = "software" if entry["type"] == "software" else "misc"
     lines = "".join(f"  {name} = {{{value}}},\n" for name, value in fields.items() if value)
-    key = f"{re.sub('[^a-z]', '', first)}{year}{re.sub('[^a-z]', '', entry['title'].lower().split()[0])}"
+    key = re.sub("[^a-z0-9]", "", f"{first}{year}{word if word != first else ''}".lower())
     return f"@{kind}{{{key},\n{lines}}}"
 
 

@@ -10,3 +10,6 @@ var Scorer = {
   term: 5,
   partialTerm: 2,
 };
+
+// A page opened as a file may not fetch others, from which the summaries under what is found are cut.
+if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;

@@ -13,6 +13,7 @@ from .experiments.canonical import GRID, TASK_NAMES, angle, answer_tokens, make_
 from .explorers import heat_table
 from .models.toy import Member, ToyEnsemble
 from .plots import CATEGORIES
+from .typography import percent
 
 STEPS, BATCH, RATE, LENGTH, WIDTH = 600, 128, 1e-2, 16, 32
 PAUSE = 100  # steps between two looks at the head
@@ -87,7 +88,9 @@ class CanonicalExplorer:
             "keys": key[stands].tolist(),
         }
         found = self.numbers
-        self.status.value = f"Accuracy <b>{found['accuracy']:.1%}</b> on {TESTED:,} sequences of {LENGTH} tokens."
+        self.status.value = (
+            f"Accuracy <b>{percent(found['accuracy'], 1)}</b> on {TESTED:,} sequences of {LENGTH} tokens."
+        )
         self.picture.value = (
             "<p>Attention of the last token on one sequence:</p>"
             f"{heat_table([('head', found['tokens'], found['attention'])])}"

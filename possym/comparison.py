@@ -34,6 +34,7 @@ from .errors import PossymError, ResultsError, need
 from .reproduction import differences
 from .results import Study, load, results_root
 from .statistics import Estimate
+from .typography import percent, typeset
 
 TOLERANCE = 0.01
 MOVED = {
@@ -106,7 +107,7 @@ class Comparison:
             if total
             else "**No claim could be measured on either side.**",
             "A claim moved if its verdict is another, if a number lies outside its old interval (each end gives way by "
-            f"{TOLERANCE:.0%} of its size), or, where it has no interval, if it reads otherwise. Both sides are "
+            f"{percent(TOLERANCE)} of its size), or, where it has no interval, if it reads otherwise. Both sides are "
             "measured by the same code. New seeds are a new draw: the mean of another draw of the same size leaves a "
             "95 % interval about once in six times. The ledger's other claims need no stored result.",
             section("Claims that moved", claim_rows(moved)),
@@ -269,7 +270,7 @@ def measured(claim: Claim, study: Study | ResultsError | None) -> Measurement | 
 
 def said(found: Measurement) -> str:
     """Return a measurement as the ledger prints it."""
-    return f"{found.measured}; {found.interval}" if found.interval else found.measured
+    return typeset(f"{found.measured}; {found.interval}" if found.interval else found.measured)
 
 
 def change_of_measurement(before: Measurement, now: Measurement) -> str:
@@ -339,7 +340,7 @@ def table_rows(tables: pd.DataFrame) -> pd.DataFrame:
             "Rows": rows["rows"],
             "Column": rows["column"],
             "Largest difference": [number(value) for value in rows["largest"]],
-            "Of the column's largest value": [number(value, "{:.2%}") for value in rows["relative"]],
+            "Of the column's largest value": [typeset(number(value, "{:.2%}")) for value in rows["relative"]],
         }
     )
 

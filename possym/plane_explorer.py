@@ -13,6 +13,7 @@ from .heads import attention, last_place
 from .models.gptj import GPTJEnsemble
 from .planes import plane_contents, plane_weights
 from .tasks import LetterTask, NumberTask
+from .typography import percent
 
 
 class PlaneExplorer(Explorer):
@@ -50,8 +51,8 @@ class PlaneExplorer(Explorer):
         """Return which plane is shown and how much of the logits' energy it holds."""
         found = self.numbers
         return (
-            f"Plane of frequency ID {found['frequency_id']}, {found['share']:.0%} of the logits' energy at the last "
-            "place. Circles: queries; triangles: keys; the longest of each at the rim."
+            f"Plane of frequency ID {found['frequency_id']}, {percent(found['share'])} of the logits' energy at the "
+            "last place. Circles: queries; triangles: keys; the longest of each at the rim."
         )
 
     def drawing(self) -> str:

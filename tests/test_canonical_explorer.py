@@ -3,6 +3,7 @@
 import pytest
 
 from possym.canonical_explorer import LENGTH, canonical_explorer
+from possym.typography import percent
 
 
 def trained(task, frequency_id, planes=1):
@@ -21,7 +22,7 @@ def test_the_angle_decides_whether_index_is_learnt():
     asked = LENGTH - 1 - int(tokens[-1])
     attention = fast.numbers["attention"]
     assert attention.index(max(attention)) == asked
-    assert f"{fast.numbers['accuracy']:.1%}" in fast.status.value
+    assert percent(fast.numbers["accuracy"], 1) in fast.status.value
     assert f"{attention[asked]:.2f}" in fast.picture.value
 
 

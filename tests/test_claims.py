@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 from possym import claims, published
-from possym.claims import CLAIMS, VERDICTS, figures, heads, learning, tasks, unreached
-from possym.claims.claim import Claim, Measurement, judge
+from possym.claims import CLAIMS, VERDICTS, figures, generality, heads, learning, tasks, unreached
+from possym.claims.claim import OWN, Claim, Measurement, judge
 from possym.claims.figures import FIGURES
 from possym.errors import InputError, ResultsError
 from possym.onehop import table3
 from possym.tasks import Batch, LetterTask, NumberTask
 
+from .general_study import study as general_study
 from .synthetic import PAPER_LIKE, study
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -183,7 +184,8 @@ def test_tasks_that_break_their_promise_fail_their_claims():
 def test_every_claim_is_complete_and_named_once():
     assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
     for claim in CLAIMS:
-        assert isinstance(claim, Claim) and claim.paper in published.papers()
+        assert isinstance(claim, Claim) and claim.paper in {*published.papers(), OWN}
+        assert (claim.paper == OWN) == (claim.paper_value == "not studied") == claim.where.startswith("after ")
         assert all(
             getattr(claim, name).strip() for name in ("where", "statement", "chapter", "paper_value", "criterion")
         )
@@ -310,8 +312,21 @@ ROWS = pd.DataFrame(
 def test_summary_counts_every_claim_once():
     frame = claims.summary(ROWS).frame
     counts = frame.iloc[:, 1:].map(lambda cell: int(re.sub("<[^>]+>", "", cell)))
-    assert counts.to_numpy().tolist() == [[1, 0, 0, 0], [1, 0, 1, 0]]
-    assert 'href="ledger.html#paper=P2&verdict=does+not+hold"' in frame.iloc[1, 3]
+    assert counts.to_numpy().tolist() == [[1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
+    assert 'href="ledger.md#paper=P2&verdict=does+not+hold"' in frame.iloc[1, 3]
+
+
+def test_our_own_questions_count_for_no_paper():
+    rows = claims.ledger(generality.CHAPTER, {"generality": general_study()})
+    table = claims.summary(rows)
+    assert table.caption.startswith(f"0 claims of the papers and {len(rows)} questions of our own")
+    counts = table.frame.iloc[:, 1:].map(lambda cell: int(re.sub("<[^>]+>", "", cell))).sum(axis=1)
+    assert counts.tolist() == [0, 0, len(rows)]
+    assert 'href="ledger.md#paper=own&verdict=holds"' in table.frame.iloc[2, 1]
+    page = claims.browser(rows)._repr_html_()
+    assert '<option value="own">Questions of our own' in page and '<option value="P2">' not in page
+    shown = Cells(page)
+    assert all(row[1].startswith("after 2605.31558, ") for row in shown.rows[1:])
 
 
 def test_rows_that_are_not_the_ledgers_are_refused():
@@ -336,8 +351,8 @@ def test_browser_shows_every_row_and_offers_what_there_is():
     assert re.findall(r'<tr id="claim-([^"]+)" data-paper="P2" data-verdict="([^"]+)"', html) == [
         ("letter-learnt", "holds"), ("number-learnt", "does not hold")
     ]  # fmt: skip
-    assert 'href="chapters/07-learning-dynamics.html#claim-number-learnt"' in html
-    assert 'href="chapters/07-learning-dynamics.html#figure-accuracy-on-numbers"' in html
+    assert 'href="chapters/07-learning-dynamics.md#claim-number-learnt"' in html
+    assert 'href="chapters/07-learning-dynamics.md#figure-accuracy-on-numbers"' in html
     assert '<option value="not testable here">' not in html
     assert "<" not in repr(page).replace("One < two.", "")
 

@@ -15,7 +15,7 @@ TASK = "binding, 256 pairs"
 
 
 def study(*, noise=0.03, step=0.4, symbolic=-1.0, slow=(0.5, 0.98), middle=(0.9, 0.6), fast=(0.95, 0.7),
-          fastest=(0.97, 0.96), key_spread=0.1, over_bound=1):  # fmt: skip
+          fastest=(0.97, 0.96), fastest_norm=0.5, key_spread=0.1, over_bound=1):  # fmt: skip
     """A study of which everything is known."""
     random = np.random.default_rng(0)
     rows = []
@@ -30,7 +30,16 @@ def study(*, noise=0.03, step=0.4, symbolic=-1.0, slow=(0.5, 0.98), middle=(0.9,
     parts = [fastest, *[fast] * 3, *[middle] * 4, *[slow] * 4]
     frequencies = pd.DataFrame(
         [
-            (TASK, "statements", layer, head, number + 1, 0.5**number, *parts[number], 1.0)
+            (
+                TASK,
+                "statements",
+                layer,
+                head,
+                number + 1,
+                0.5**number,
+                *parts[number],
+                fastest_norm if number == 0 else 1.0,
+            )
             for layer, head, number in itertools.product(range(LAYERS), range(HEADS), range(PLANES))
         ],
         columns=["task", "blocks", "layer", "head", "frequency_id", "angle", "positional", "symbolic", "logit_norm"],
@@ -62,18 +71,21 @@ def test_a_study_as_published_makes_every_claim_hold(as_published):
 FLIPS = [
     ("real-trade", {"symbolic": -0.4, "noise": 0.16}, "holds in part"),
     ("real-trade", {"symbolic": 0.0}, "does not hold"),
-    ("real-early-positional", {"step": 0.08, "noise": 0.1}, "holds in part"),
+    ("real-early-positional", {"step": 0.1, "noise": 0.1}, "holds in part"),
+    ("real-early-positional", {"step": 0.08, "noise": 0.1}, "does not hold"),
     ("real-early-positional", {"step": -0.4}, "does not hold"),
-    ("real-late-symbolic", {"step": 0.08, "noise": 0.1}, "holds in part"),
-    ("real-late-symbolic", {"step": 0.08, "noise": 0.2}, "does not hold"),
+    ("real-late-symbolic", {"step": 0.1, "noise": 0.1}, "holds in part"),
+    ("real-late-symbolic", {"step": 0.08, "noise": 0.1}, "does not hold"),
     ("real-late-symbolic", {"symbolic": 1.0}, "does not hold"),
     ("real-slow-symbolic", {"slow": (0.95, 0.98)}, "holds in part"),
     ("real-slow-symbolic", {"slow": (0.98, 0.95)}, "does not hold"),
     ("real-fast-positional", {"middle": (0.6, 0.9)}, "holds in part"),
     ("real-fast-positional", {"fast": (0.95, 0.9)}, "holds in part"),
     ("real-fast-positional", {"middle": (0.6, 0.9), "fast": (0.6, 0.9)}, "does not hold"),
-    ("real-fastest-both", {"fastest": (0.97, 0.5)}, "holds in part"),
-    ("real-fastest-both", {"fastest": (0.8, 0.5)}, "does not hold"),
+    ("real-fastest-both", {"fastest_norm": 1.5}, "holds in part"),
+    ("real-fastest-both", {"middle": (0.99, 0.95)}, "holds in part"),
+    ("real-fastest-both", {"middle": (0.99, 0.97)}, "does not hold"),
+    ("real-fastest-both", {"fastest": (0.97, 0.5)}, "does not hold"),
     ("real-keys-gather", {"key_spread": 20.0}, "does not hold"),
     ("real-exclusion", {"over_bound": 1.3}, "does not hold"),
 ]
@@ -84,9 +96,10 @@ def test_a_change_flips_its_claim(name, changes, expected, as_published):
     found = verdicts(**changes)
     assert found[name] == expected
     changed = {key for key in found if found[key] != as_published[key]}
-    # Heads share one table: what moves early against late moves the correlation too.
+    # Heads share one table, and so do planes: what moves early against late moves the correlation too.
     heads = {"real-trade", "real-early-positional", "real-late-symbolic"}
-    assert changed <= (heads if name in heads else {name})
+    planes = {"real-slow-symbolic", "real-fast-positional", "real-fastest-both"}
+    assert changed <= next((shared for shared in (heads, planes) if name in shared), {name})
 
 
 def test_claims_of_frequencies_do_not_look_at_heads(as_published):

@@ -135,17 +135,16 @@ def test_the_longest_prompt_fits_and_one_token_more_does_not(name, card, cards):
     assert costs.peak_bytes(shape, tokens, cards) <= memory < costs.peak_bytes(shape, tokens + 1, cards)
 
 
-def test_measured_times_are_those_of_the_notes():
-    notes = (ROOT / "benchmarks/profiling-notes.md").read_text()
+def test_measured_times_are_those_of_the_benchmark():
     measured = costs.read()["measured"]
-    assert f"{measured['tokens']:,} random tokens" in notes and measured["device"] in notes
-    assert f"after*\nis commit {measured['commit']}" in notes and f"torch {measured['torch']}" in notes
-    rows = {"forward": "forward pass", "capture": "capture alone", "profile": "profile", "planes": "profile with every"}
-    for part, title in rows.items():
-        [line] = [line for line in notes.splitlines() if line.startswith(f"| {title}") and line.count("|") == 6][:1]
-        cells = [float(cell.split(" ms")[0].replace(",", "")) for cell in line.split("|")[2:6]]
-        found = [measured["milliseconds"][name][part] for name in ("gemma-2-2b", "Llama-3-8B")]
-        assert found == [cells[1], cells[3]], part
+    benchmark = json.loads((ROOT / measured["source"]).read_text())
+    assert benchmark["date"].startswith(measured["date"]) and benchmark["commit"].startswith(measured["commit"])
+    assert (benchmark["device"], benchmark["versions"]["torch"]) == (measured["device"], measured["torch"])
+    parts = {"forward": "forward", "capture": "capture", "profile": "profile", "planes": "profile with frequencies"}
+    rows = {(row["model"], row["tokens"], row["what"]): row.get("ms") for row in benchmark["rows"]}
+    for name, times in measured["milliseconds"].items():
+        found = {part: rows[f"{name} shape", measured["tokens"], what] for part, what in parts.items()}
+        assert times == {part: float(f"{ms:.3g}") for part, ms in found.items()}
 
 
 def test_rates_give_the_measured_times_back():

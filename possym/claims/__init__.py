@@ -1,4 +1,4 @@
-"""The ledger: the claims of both papers, how each is measured here, and the verdict.
+"""The ledger: the claims of both papers and questions of our own, how each is measured here, and the verdict.
 
 One module a subject holds its claims in ``CLAIMS``. A verdict is computed from stored results by the criterion
 that the claim states.
@@ -14,11 +14,22 @@ import pandas as pd
 from ..errors import InputError, ResultsError, need
 from ..published import papers
 from ..results import Study, load_or_run, result_folder
+from ..typography import typeset
 from . import (
-    canonical, generality, generalization, heads, learning, length_elsewhere, mechanism, onehop, real, tasks, theory,
+    canonical,
+    generality,
+    generalization,
+    heads,
+    learning,
+    length_elsewhere,
+    mechanism,
+    onehop,
+    real,
+    tasks,
+    theory,
     unreached,
-)  # fmt: skip
-from .claim import VERDICTS, Claim, Measurement
+)
+from .claim import OWN, VERDICTS, Claim, Measurement
 from .figures import link
 from .page import Browser
 from .table import SYMBOLS, Table, anchor, badge
@@ -44,6 +55,7 @@ CLAIMS: tuple[Claim, ...] = (
 )
 COLUMNS = ["claim", "paper", "where", "measured", "interval", "paper_value", "verdict", "chapter"]
 MARKUP = ("Claim", "Measured here", "Verdict")
+OWN_TITLE = "Questions of our own: findings of the papers, taken to settings that they did not study"
 ORIGIN = ("experiment", "config_hash", "device", "seconds", "commit")
 
 
@@ -56,7 +68,8 @@ def ledger(chapter: str | None = None, studies: Mapping[str, Study] | None = Non
         studies: results to measure on, by the study's name; the others are read from the stored paper preset.
 
     Returns:
-        DataFrame with columns claim, paper, where, measured, interval, paper_value, verdict, chapter.
+        DataFrame with columns claim, paper (P1, P2, or own for a question of ours), where, measured, interval,
+        paper_value, verdict, chapter.
 
     Raises:
         InputError: no claim belongs to this chapter.
@@ -75,12 +88,11 @@ def ledger(chapter: str | None = None, studies: Mapping[str, Study] | None = Non
 
 
 def measure(claim: Claim, known: dict[str, Study]) -> Measurement:
-    """Return a claim's measurement; a study that is not in ``known`` is loaded into it."""
-    if claim.study is None:
-        return claim.measure()
-    if claim.study not in known:
+    """Return a claim's measurement, typeset; a study that is not in ``known`` is loaded into it."""
+    if claim.study not in known and claim.study is not None:
         known[claim.study] = stored(claim.study)
-    return claim.measure(known[claim.study])
+    found = claim.measure() if claim.study is None else claim.measure(known[claim.study])
+    return found._replace(measured=typeset(found.measured), interval=typeset(found.interval))
 
 
 def whole(known: Mapping[str, Study]) -> list[Claim]:
@@ -156,7 +168,7 @@ def what_holds(chapter: str, studies: Mapping[str, Study] | None = None) -> Tabl
     figures = [link(id) for id in rows.index]
     table = shown(rows, figures)
     table["Verdict"] = [
-        f'{verdict}<br><a href="../ledger.html#{name["id"]}">in the ledger</a>'
+        f'{verdict}<br><a href="../ledger.md#{name["id"]}">in the ledger</a>'
         for verdict, name in zip(table["Verdict"], names, strict=True)
     ]
     return Table(table, f"What holds{note}", MARKUP, names, with_origin(rows, given(studies)))
@@ -181,7 +193,10 @@ def shown(rows: pd.DataFrame, figures: list[str]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "Claim": claim,
-            "Where": [f"{papers()[row.paper]['arxiv']}, {row['where']}" for _, row in rows.iterrows()],
+            "Where": [
+                row["where"] if row.paper == OWN else f"{papers()[row.paper]['arxiv']}, {row['where']}"
+                for _, row in rows.iterrows()
+            ],
             "Paper's value": rows["paper_value"].to_numpy(),
             "Measured here": [
                 f"{html.escape(f'{row.measured}; {row.interval}' if row.interval else row.measured)}<br>{figure}"
@@ -203,8 +218,10 @@ def browser(rows: pd.DataFrame | None = None) -> Browser:
     ['holds']
     """
     rows = rows_of_ledger(rows).sort_values("chapter", kind="stable")
-    figures = [link(row.Index, f"chapters/{row.chapter}.html") for row in rows.itertuples()]
-    return Browser(rows, shown(rows, figures), {name: entry["title"] for name, entry in papers().items()})
+    figures = [link(row.Index, f"chapters/{row.chapter}.md") for row in rows.itertuples()]
+    return Browser(
+        rows, shown(rows, figures), {**{name: entry["title"] for name, entry in papers().items()}, OWN: OWN_TITLE}
+    )
 
 
 def rows_of_ledger(rows: pd.DataFrame | None) -> pd.DataFrame:
@@ -241,20 +258,23 @@ def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
 
 
 def summary(rows: pd.DataFrame | None = None) -> Table:
-    """Return the count of verdicts by paper, each linked to its claims on the ledger's page.
+    """Return the count of verdicts by paper, our own questions apart, each linked to its rows on the ledger's page.
 
     Args:
         rows: rows of `ledger`; None for all.
     """
     rows = rows_of_ledger(rows)
+    titles = {name: f"{entry['title']} ({entry['arxiv']})" for name, entry in papers().items()} | {OWN: OWN_TITLE}
     counts = pd.crosstab(rows["paper"], rows["verdict"]).reindex(
-        index=list(papers()), columns=list(VERDICTS), fill_value=0
+        index=list(titles), columns=list(VERDICTS), fill_value=0
     )
     names = {verdict: f"{SYMBOLS[verdict]} {verdict}" for verdict in VERDICTS}
-    frame = pd.DataFrame({"Paper": [f"{entry['title']} ({entry['arxiv']})" for entry in papers().values()]})
+    frame = pd.DataFrame({"Paper": list(titles.values())})
     for verdict, name in names.items():
         frame[name] = [
-            f'<a href="ledger.html#{urlencode({"paper": paper, "verdict": verdict})}">{count}</a>' if count else "0"
+            f'<a href="ledger.md#{urlencode({"paper": paper, "verdict": verdict})}">{count}</a>' if count else "0"
             for paper, count in counts[verdict].items()
         ]
-    return Table(frame, f"{len(rows)} claims and what became of them here", markup=tuple(names.values()))
+    own = (rows["paper"] == OWN).sum()
+    caption = f"{len(rows) - own} claims of the papers and {own} questions of our own, and what became of them here"
+    return Table(frame, caption, markup=tuple(names.values()))

@@ -10,6 +10,7 @@ from scipy import stats
 from ..statistics import Estimate
 
 VERDICTS = ("holds", "holds in part", "does not hold", "not testable here")
+OWN = "own"  # in place of a paper: it claims nothing there, we ask whether its finding carries over
 
 
 class Measurement(NamedTuple):
@@ -26,7 +27,7 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One claim of a paper and how it is measured here.
+    """One claim and how it is measured here: of the paper named ``"P1"`` or ``"P2"``, or ``"own"``, a question of ours.
 
     ``measure`` takes the `Study` named by ``study`` (a module of `possym.experiments`), or nothing where
     ``study`` is None and the claim is computed on the spot. It returns a `Measurement` whose verdict follows
@@ -45,7 +46,7 @@ class Claim:
 
 
 def claims_in(paper: str, chapter: str, study: str | None = None) -> Callable[..., Claim]:
-    """Return a function that makes the claims of one paper in one chapter from what tells them apart.
+    """Return a function that makes the claims of one paper, or our own, in one chapter from what tells them apart.
 
     >>> claim = claims_in("P1", "03-scoring-a-head")
     >>> claim("one", "section 3", "One is 1.", "1", "holds if it is", lambda: Measurement("1", "", judge(True))).chapter

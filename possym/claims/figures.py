@@ -9,7 +9,7 @@ FIGURES = {
     "figure-between-the-kinds": ("p1-theorem-1",),
     "figure-room-in-the-bound": ("exclusion-tightness",),
     # 03-scoring-a-head
-    "table-heads-by-hand": ("positional-scores-one", "symbolic-scores-one", "uniform-scores-both"),
+    "table-random-heads": ("positional-scores-one", "symbolic-scores-one", "uniform-scores-both"),
     # 04-rope-geometry
     "figure-index-logits": ("p1-theorem-3",),
     "figure-retrieval-logits": ("p2-theorem-3-1-retrieval", "p2-theorem-3-1-wrap-around"),

@@ -1,9 +1,11 @@
-"""What becomes of the second paper's findings in settings that it did not study."""
+"""What becomes of the second paper's findings in settings that it did not study: questions of our own."""
 
 from ..dynamics import learnt_medians, learnt_steps
+from ..published import papers
 from ..results import Study
 from ..settings import BEFORE, LEARNT, before_and_after, course, ends
-from .claim import VERDICTS, Claim, Measurement, claims_in, judge, share
+from ..typography import percent
+from .claim import OWN, VERDICTS, Claim, Measurement, claims_in, judge, share
 from .learning import step_words
 
 CHAPTER = "08b-how-general-is-it"
@@ -104,15 +106,16 @@ def short_paths_first(study: Study) -> Measurement:
     return Measurement(measured, f"median steps {medians}", verdict, found)
 
 
-claim = claims_in("P2", CHAPTER, STUDY)
-LEARNS = f"A model learns a task if its test accuracy ends at {LEARNT:.0%} or more; γ = {GAMMA:g}"
+claim = claims_in(OWN, CHAPTER, STUDY)
+LEARNS = f"A model learns a task if its test accuracy ends at {percent(LEARNT)} or more; γ = {GAMMA:g}"
 NOT_STUDIED = "not studied"
+SECTION, FIGURE = (f"after {papers()['P2']['arxiv']}, {where}" for where in ("section 3.1", "Fig. 2"))
 
 CLAIMS: tuple[Claim, ...] = (
     *(
         claim(
             f"general-{setting}",
-            "section 3.1, in another setting",
+            SECTION,
             f"{words}, learning still ends in pure heads: of both kinds on the number task, symbolic alone on the "
             "letter task.",
             NOT_STUDIED,
@@ -124,7 +127,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     claim(
         "general-mixed",
-        "section 3.1, on another task",
+        SECTION,
         "A model whose task needs hops of both kinds ends with pure heads of both kinds.",
         NOT_STUDIED,
         f"{LEARNS}. Holds if that is so in every model that learns the mixed task; in part if in most of them; not "
@@ -133,7 +136,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     claim(
         "general-positional-first",
-        "section 3.1, in other settings",
+        SECTION,
         "Where a model has heads of both kinds, the positional ones come in earlier layers.",
         NOT_STUDIED,
         f"{LEARNS}. Models that learn the number or the mixed task and have pure heads of both kinds. Holds if the "
@@ -142,21 +145,21 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     claim(
         "general-success",
-        "section 3.1, in other settings",
+        SECTION,
         "Pure heads come with learning.",
         NOT_STUDIED,
         f"{LEARNS}. Holds if, in every model that learns, more heads are pure at the end than at the last evaluation "
-        f"before accuracy first reached {BEFORE:.0%}; in part if in most",
+        f"before accuracy first reached {percent(BEFORE)}; in part if in most",
         with_success,
     ),
     claim(
         "general-short-paths-first",
-        "Fig. 2, in another setting",
+        FIGURE,
         "On the number task short paths are learnt before long ones even where they are rare.",
         NOT_STUDIED,
-        f"in the setting of unequal shares. A hop count is learnt at its first evaluation with {LEVEL:.0%} accuracy. "
-        "Holds if in every model none is learnt before a shorter one, and the shortest before the longest; in part if "
-        "in most",
+        "in the setting of unequal shares. A hop count is learnt at its first evaluation with an accuracy of "
+        f"{percent(LEVEL)}. Holds if in every model none is learnt before a shorter one, and the shortest before the "
+        "longest; in part if in most",
         short_paths_first,
     ),
 )

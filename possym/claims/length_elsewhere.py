@@ -1,9 +1,11 @@
 """Whether the tasks' difference at length carries over to settings that the paper did not study."""
 
 from ..generalization import crossings, learnt
+from ..published import papers
 from ..results import Study
 from ..settings import LEARNT
-from .claim import VERDICTS, Measurement, claims_in, judge
+from ..typography import percent
+from .claim import OWN, VERDICTS, Measurement, claims_in, judge
 
 CHAPTER = "09b-length-in-other-models"
 STUDY = "length_elsewhere"
@@ -38,19 +40,19 @@ def letter_goes_further(study: Study) -> Measurement:
     )
 
 
-claim = claims_in("P2", CHAPTER, STUDY)
+claim = claims_in(OWN, CHAPTER, STUDY)
 
 CLAIMS = (
     claim(
         "length-elsewhere",
-        "Fig. 5B, in other settings",
+        f"after {papers()['P2']['arxiv']}, Fig. 5B",
         "In other settings too, models of the letter task keep their accuracy to far greater lengths than models of "
         "the number task.",
         "not studied",
-        f"models that answer {LEARNT:.0%} or more at training length, in every setting in which some do on both tasks; "
-        "a model's point is the length where accuracy first falls below 90 %. Holds if in all these settings the "
-        "letter task's shortest point lies beyond the number task's longest; in part if in most its median does; not "
-        "testable if there is no such setting",
+        f"models that answer {percent(LEARNT)} or more at training length, in every setting in which some do on both "
+        "tasks; a model's point is the length where accuracy first falls below 90 %. Holds if in all these settings "
+        "the letter task's shortest point lies beyond the number task's longest; in part if in most its median does; "
+        "not testable if there is no such setting",
         letter_goes_further,
     ),
 )

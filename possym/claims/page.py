@@ -16,16 +16,17 @@ SCRIPT = """
     root.dataset.ready = "";
     const form = root.querySelector("form"), said = form.querySelector("output");
     const rows = Array.from(root.querySelectorAll("tbody tr"));
+    const plain = (text) => text.trim().toLowerCase().replace(/\\s/g, " ").replaceAll("−", "-"); // as a keyboard has it
     const apply = () => {
       const asked = Object.fromEntries(new FormData(form));
       let count = 0;
       const fits = (row, name) => !asked[name] || row.dataset[name] === asked[name];
       for (const row of rows) {
         row.hidden = !["paper", "verdict", "chapter"].every((name) => fits(row, name))
-          || !row.textContent.toLowerCase().includes(asked.text.trim().toLowerCase());
+          || !plain(row.textContent).includes(plain(asked.text));
         count += !row.hidden;
       }
-      said.textContent = `${count} of ${rows.length} claims`;
+      said.textContent = `${count} of ${rows.length} rows`;
     };
     const fromAddress = () => {
       const asked = new URLSearchParams(location.hash.slice(1));
@@ -57,7 +58,7 @@ class Browser:
     """The rows of a ledger as an HTML table below menus for paper, verdict, chapter and a text."""
 
     def __init__(self, rows: pd.DataFrame, shown: pd.DataFrame, papers: dict[str, str]) -> None:
-        """Hold rows of the ledger, the same as readers see them, and the titles of the papers by name."""
+        """Hold rows of the ledger, the same as readers see them, and the title that each paper goes by."""
         self.rows, self.papers = rows, papers
         chapters = [link(row.chapter, row.Index) for row in rows.itertuples()]
         frame = shown.assign(Chapter=chapters)
@@ -98,8 +99,8 @@ def menu(name: str, options: dict[str, str]) -> str:
 
 
 def link(chapter: str, claim: str) -> str:
-    """Return the link to a claim in its chapter."""
-    address = html.escape(f"chapters/{chapter}.html#{anchor('claim', claim)}")
+    """Return the link to a claim in its chapter; the book's pages lead from there to the built page."""
+    address = html.escape(f"chapters/{chapter}.md#{anchor('claim', claim)}")
     return f'<a href="{address}">{html.escape(title(chapter))}</a>'
 
 

@@ -18,6 +18,7 @@ CHAPTER = "10-profiling-real-models"
 STUDY = "real_models"
 BLOCKS = "statements"
 MARGIN = 0.1  # by which one median must exceed the other
+HIGH = 0.9
 
 
 def task(study: Study) -> str:
@@ -46,9 +47,10 @@ def halves(score: str, sign: int):
         heads = mean_heads(study.tables["heads"], task(study), BLOCKS)
         early = heads["layer"] < (heads["layer"].max() + 1) // 2
         found = early_late(heads, score)
-        ahead = sign * found.value > 0
+        apart = min(sign * found.low, sign * found.high) > 0
+        unlikely = sign * found.value > 0 and found.p_value <= 0.05
         medians = f"{heads[score][early].median():.2f} early, {heads[score][~early].median():.2f} late"
-        verdict = judge(ahead and found.p_value <= 0.05, ahead and found.p_value <= 0.2)
+        verdict = judge(apart and unlikely, apart or unlikely)
         return Measurement(f"median {medians}", interval(found), verdict, (Estimate(*found[:3]),))
 
     return measure
@@ -63,7 +65,7 @@ def slow_symbolic(study: Study) -> Measurement:
     """Measure both scores of the slowest third of the planes."""
     found = thirds(planes(study))["slow"]
     lead = found["symbolic"] - found["positional"]
-    verdict = judge(found["symbolic"] >= 0.9 and lead >= MARGIN, lead > 0)
+    verdict = judge(found["symbolic"] >= HIGH and lead >= MARGIN, lead > 0)
     words = f"medians over planes; {large(study, 'slow')}"
     return Measurement(f"slow: {scores(found)}", words, verdict, tuple(map(alone, found)))
 
@@ -80,10 +82,21 @@ def fast_positional(study: Study) -> Measurement:
 
 
 def fastest_both(study: Study) -> Measurement:
-    """Measure both scores of the very fastest plane."""
-    found = thirds(planes(study))["fastest"]
-    verdict = judge(found.min() >= 0.9, found.max() >= 0.9)
-    return Measurement(f"ID 1: {scores(found)}", "medians over planes", verdict, tuple(map(alone, found)))
+    """Measure both scores of the very fastest plane, the lead of the lower one over that of others, and the logits."""
+    table = planes(study)
+    found = thirds(table)
+    fastest = found.pop("fastest")
+    leads = {name: fastest.min() - found[name].min() for name in ("fast", "middle", "slow")}
+    sizes = table.groupby("frequency_id")["logit_norm"].median()
+    nearest = sizes.rank()[1]
+    above = fastest.min() >= HIGH and min(leads.values()) > 0
+    verdict = judge(above and min(leads.values()) >= MARGIN and nearest == 1, above)
+    words = ", ".join(f"{lead:.4f} ({name})" for name, lead in leads.items())
+    return Measurement(
+        f"ID 1: {scores(fastest)}; the lower one leads that of each third by {words}",
+        f"medians over planes; the logits of ID 1 are number {nearest:.0f} of {len(sizes)}, from the smallest",
+        verdict, tuple(map(alone, (*fastest, *leads.values()))),
+    )  # fmt: skip
 
 
 def scores(medians: pd.Series) -> str:
@@ -124,7 +137,10 @@ claim = claims_in("P1", CHAPTER, STUDY)
 
 R = published("P1.binding.correlation").value
 EARLY, LATE = (published(f"P1.binding.median_positional_{half}").value for half in ("early", "late"))
-TESTED = "in the stated direction with p ≤ 0.05, layers permuted as wholes; in part with p ≤ 0.2"
+TESTED = (
+    "in the stated direction by two tests: its whole 95 % interval lies there, layers drawn as wholes, and p ≤ 0.05, "
+    "layers permuted as wholes; in part if by one of them"
+)
 CLAIMS = (
     claim(
         "real-trade",
@@ -173,7 +189,10 @@ CLAIMS = (
         "section 4, by frequency",
         "The very highest frequencies score both, since their attention is uniform.",
         "both high",
-        "holds if over all heads both medians of frequency ID 1 are at least 0.9; in part if one is",
+        "over all heads, both medians of frequency ID 1 are at least 0.9, and the lower of them lies above the lower "
+        "one of the fast, the middle and the slow third of the planes, since those should score high on one side "
+        "alone. Holds if it lies at least 0.1 above each and ID 1's median logits are the smallest, since small "
+        "logits are what makes attention uniform; in part if it lies above each at all",
         fastest_both,
     ),
     claim(

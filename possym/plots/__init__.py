@@ -26,6 +26,8 @@ import altair as alt
 import pandas as pd
 import vl_convert
 
+from ..typography import typeset
+
 POSITIONAL = "#006BA8"
 SYMBOLIC = "#E06608"
 NEUTRAL = "#7f7f7f"
@@ -115,7 +117,7 @@ def following(setting: str, titles: Mapping[object, str]) -> alt.ExprRef:
     >>> following("hops", {"all": "9% are right", 1: "-3 logits"}).expr
     '({"all": "9\\xa0% are right", "1": "−3 logits"})[hops]'
     """
-    return alt.expr(f"({_words({str(value): _typeset(title) for value, title in titles.items()})})[{setting}]")
+    return alt.expr(f"({_words({str(value): typeset(title) for value, title in titles.items()})})[{setting}]")
 
 
 def slider_over(name: str, shown: Sequence[str], start: int, label: str) -> tuple[alt.Parameter, alt.Parameter]:
@@ -205,11 +207,11 @@ def _render(spec: dict, **_) -> dict[str, str]:
     if isinstance(title, dict) and isinstance(title["text"], dict):
         spec["params"] = [*spec.get("params", []), {"name": "title", **title["text"]}]
         title = title | {"text": _at_first(spec["params"])}
-    words = {part: _typeset(" ".join(_lines(_text(title, part)))) for part in ("text", "subtitle")}
+    words = {part: typeset(" ".join(_lines(_text(title, part)))) for part in ("text", "subtitle")}
     faceted = {"row", "column", "facet"} & set(spec.get("encoding", {}))
     if ("mark" in spec or "layer" in spec) and not faceted and "width" not in spec:
         spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
-    description = spec["description"] = _typeset(
+    description = spec["description"] = typeset(
         spec.get("description") or words["text"] or "Chart without a description"
     )
     html = (
@@ -255,15 +257,6 @@ def _text(title: str | list | dict | None, part: str) -> str | list:
 
 def _lines(text: str | list) -> list[str]:
     return [text] if isinstance(text, str) else text
-
-
-def _typeset(text: str) -> str:
-    """Numbers as the book writes them, whatever format they were made with.
-
-    >>> _typeset("r = -0.63 in 95% of heads, 1e-4 to 2-3")
-    'r = −0.63 in 95\\xa0% of heads, 1e-4 to 2-3'
-    """
-    return re.sub(r"(?<![\w.])-(?=\d)", "−", re.sub(r"(?<=\d) ?%", "\N{NO-BREAK SPACE}%", text))
 
 
 def _caption(text: str, subtitle: str) -> str:

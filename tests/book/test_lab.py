@@ -16,6 +16,24 @@ chart.add_params(size)
 """
 
 
+TABLE = """
+from possym import claims
+
+claims.what_holds("01-positional-and-symbolic")
+"""
+
+
+def test_what_holds_leads_to_the_ledger_in_jupyterlab(book, start_lab, visit):
+    folder = book(one=TABLE)
+    (folder / "ledger.md").write_text((folder / "chapters/one.md").read_text().replace("Chapter one", "The ledger"))
+    with start_lab(folder) as address, visit() as v:
+        v.run_in_lab(address, "one")
+        v.page.get_by_role("link", name="in the ledger").first.click(timeout=60_000)
+        v.page.get_by_role("tab", name="ledger.md").wait_for(timeout=60_000)
+        v.page.get_by_role("heading", name="The ledger").wait_for(timeout=60_000)
+        assert v.problems == []
+
+
 @pytest.fixture
 def lab(book, start_lab):
     with start_lab(book(one=CHAPTER)) as address:

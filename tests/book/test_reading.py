@@ -1,6 +1,7 @@
 """The ledger's page, links, search and sharing, and whether the back matter has everything that it promises."""
 
 import ast
+import html
 import json
 import re
 import struct
@@ -15,6 +16,7 @@ from playwright.sync_api import expect
 
 from possym import claims
 from possym.claims.table import anchor
+from possym.published import papers
 
 pytestmark = pytest.mark.book
 
@@ -39,7 +41,7 @@ def test_the_ledger_is_filtered_without_a_kernel(address, visit, ledger):
         assert [row.get_attribute("id") for row in rows.all()] == names
         page.get_by_label("Paper").select_option("P2")
         assert rows.count() == (wrong["paper"] == "P2").sum()
-        assert page.locator(".possym-ledger output").text_content() == f"{rows.count()} of {len(ledger)} claims"
+        assert page.locator(".possym-ledger output").text_content() == f"{rows.count()} of {len(ledger)} rows"
         page.reload()  # the choice is in the address
         assert rows.count() == (wrong["paper"] == "P2").sum()
         page.get_by_role("button", name="Show all").click()
@@ -47,6 +49,8 @@ def test_the_ledger_is_filtered_without_a_kernel(address, visit, ledger):
         page.get_by_label("Text").fill("EXCLUSION PRINCIPLE")
         named = ledger["claim"].str.contains("exclusion principle", case=False)
         assert 0 <= rows.count() < len(ledger) and rows.count() >= named.sum()
+        page.get_by_label("Text").fill("r = -0.63; 95 % interval")  # as a keyboard has it
+        assert rows.count() == 1
         page.get_by_label("Text").fill("")
         chapter = ledger["chapter"].iloc[-1]
         page.get_by_label("Chapter").select_option(chapter)
@@ -236,6 +240,35 @@ def test_search_finds_explanations_before_names(address, visit, word):
         assert v.problems == []
 
 
+def test_search_works_in_a_folder_of_files(site, visit):
+    with visit() as v:
+        page = v.open(f"{site.as_uri()}/search.html?q=discrepancy").page
+        page.get_by_text("Search finished").wait_for()
+        names = [link.get_attribute("href") for link in page.locator("#search-results li > a").all()]
+        assert any(name.startswith("chapters/04-rope-geometry.html") for name in names)
+        page.wait_for_timeout(300)
+        # Chromium refuses the theme's font preloads from disk, as in test_charts_work_from_disk.
+        assert [problem for problem in v.problems if "font" not in problem and "ERR_FAILED" not in problem] == []
+
+
+def test_the_book_is_cited_as_its_bibliography_cites(site):
+    """Keys hold a year, so that two entries differ, and an entry of the citation is the bibliography's of that key."""
+    shown = html.unescape(
+        re.search(r'id="cite".*?<pre[^>]*>(.*?)</pre>', (site / "index.html").read_text(), re.DOTALL)[1]
+    )
+    bibliography = (ROOT / "references.bib").read_text(encoding="utf-8")
+    keys = re.findall(r"^@\w+\{(.*),$", shown, re.MULTILINE)
+    assert keys[0] == "possym2026" and keys[1:] == [paper["cite"] for paper in papers().values()]
+    for key in keys[1:]:
+        fields = [
+            dict(re.findall(r"^ +(\w+) = \{(.*)\},$", text.split(f"{{{key},")[1].split("\n}")[0], re.MULTILINE))
+            for text in (shown, bibliography)
+        ]
+        assert {name: re.sub("[{}]", "", value) for name, value in fields[0].items()} == {
+            name: re.sub("[{}]", "", value) for name, value in fields[1].items()
+        }
+
+
 def test_pages_say_what_they_need_scripts_for(address, pages, visit):
     with visit(java_script_enabled=False) as v:
         for name in pages:
@@ -272,11 +305,11 @@ def test_a_book_that_knows_its_address_has_a_sitemap(book, make):
     )
     result = make("book", folder=folder)
     assert result.returncode == 0, result.stdout
-    html = folder / "_build/html"
-    named = re.findall(r"<loc>https://book\.example/([^<]+)</loc>", (html / "sitemap.xml").read_text())
+    built = folder / "_build/html"
+    named = re.findall(r"<loc>https://book\.example/([^<]+)</loc>", (built / "sitemap.xml").read_text())
     assert {"index.html", "chapters/one.html"} <= set(named)
-    assert all((html / name).exists() for name in named)
-    assert 'content="https://book.example/_static/card.png"' in (html / "index.html").read_text()
+    assert all((built / name).exists() for name in named)
+    assert 'content="https://book.example/_static/card.png"' in (built / "index.html").read_text()
 
 
 def test_at_least_eight_figures_answer_without_a_kernel(site, chart_pages):
