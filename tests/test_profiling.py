@@ -451,6 +451,8 @@ def test_charts_show_the_tables_and_state_what_they_show():
     table = result.summary()
     plane = result.plane().to_dict()
     rows = next(iter(plane["datasets"].values()))
+    menu, click = plane["params"]
+    assert menu["bind"]["options"] == ["all", 0, 1] and menu["value"] == "all" and click["value"] == "layer"
     assert [row["positional"] for row in rows] == table.positional.tolist()
     assert f"r = {result.correlation():.2f}" in plane["title"]["subtitle"] and "8" in plane["description"]
     heat = result.heatmap().to_dict()

@@ -3,7 +3,8 @@
 * ``POSITIONAL``, ``SYMBOLIC``, ``NEUTRAL``: one colour each through the whole book;
 * ``CATEGORIES``: colours for everything else;
 * ``enable()``: theme and renderer on, tables never cut, called once at the top of a chapter;
-* ``kind_color``, ``interval_band``, ``tile_font``: marks that several charts share.
+* ``kind_color``, ``interval_band``, ``tile_font``: marks that several charts share;
+* ``following``, ``slider_over``, ``said``, ``picked``: titles, sliders and menus that say what is shown at any setting.
 
 Hues are Okabe and Ito's; the pairs that meet most often differ in lightness too, and so in print without colour.
 Text, axes and rules are drawn in ``currentColor`` (``INK``): a chart takes the colour of the text around it, so
@@ -14,8 +15,10 @@ A subject's charts live in a module of their own beside this one.
 import base64
 import json
 import os
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
-from html import escape
+from html import escape, unescape
 from importlib.resources import files
 from pathlib import Path
 
@@ -40,8 +43,12 @@ __all__ = [
     "POSITIONAL",
     "SYMBOLIC",
     "enable",
+    "following",
     "interval_band",
     "kind_color",
+    "picked",
+    "said",
+    "slider_over",
     "tile_font",
 ]
 
@@ -104,6 +111,53 @@ def tile_font(characters: int) -> alt.ExprRef:
     return alt.ExprRef(f"bandwidth('x') < {round(6.5 * width)} ? 0 : min(10, bandwidth('x') / {width})")
 
 
+def following(setting: str, titles: Mapping[object, str]) -> alt.ExprRef:
+    """Return a title that follows a chart's controls: that of ``titles`` for the value of a Vega expression of them.
+
+    >>> following("hops", {"all": "9% are right", 1: "-3 logits"}).expr
+    '({"all": "9\\xa0% are right", "1": "−3 logits"})[hops]'
+    """
+    return alt.expr(f"({_words({str(value): typeset(title) for value, title in titles.items()})})[{setting}]")
+
+
+def slider_over(name: str, shown: Sequence[str], start: int, label: str) -> tuple[alt.Parameter, alt.Parameter]:
+    """Return a slider over a list, which sets a place in it from 0, and the words that the reader sees beside it.
+
+    >>> slider, words = slider_over("at", ["0", "1,000"], 1, "Training step")
+    >>> slider.param.value, words.param.expr
+    (1, '(["0", "1,000"])[at]')
+    """
+    last = len(shown) - 1
+    slider = alt.param(name=name, value=start, bind=alt.binding_range(min=0, max=last, step=1, name=f"{label} "))
+    return slider, said(name, f"({_words(list(shown))})[{name}]")
+
+
+def said(name: str, expression: str) -> alt.Parameter:
+    """Return what ``charts.js`` writes beside the slider ``name`` instead of its number, a Vega expression.
+
+    >>> said("power", "format(pow(2, power), ',')").name
+    'power_said'
+    """
+    return alt.param(name=f"{name}_said", expr=expression)
+
+
+def picked(name: str, field: str, options: Sequence, start: object, label: str) -> tuple[alt.Parameter, alt.Parameter]:
+    """Return a menu of a field's values, and the note by which ``charts.js`` lets a click on a mark choose its value.
+
+    A double click chooses ``start`` again.
+
+    >>> menu, note = picked("pick", "layer", ["all", 0, 1], "all", "Layer")
+    >>> menu.param.bind.options, note.name, note.param.value
+    (['all', 0, 1], 'pick_click', 'layer')
+    """
+    menu = alt.param(name=name, value=start, bind=alt.binding_select(options=list(options), name=f"{label} "))
+    return menu, alt.param(name=f"{name}_click", value=field)
+
+
+def _words(value: dict | list) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 @alt.theme.register("possym", enable=False)
 def _theme() -> alt.theme.ThemeConfig:
     label = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500}
@@ -143,10 +197,16 @@ def _theme() -> alt.theme.ThemeConfig:
 
 
 def _render(spec: dict, **_) -> dict[str, str]:
-    """MIME bundle of one chart: title, still picture and specification; ``charts.js`` turns the still into a chart."""
+    """MIME bundle of one chart: title, still picture and specification; ``charts.js`` turns the still into a chart.
+
+    A title that is an expression becomes the parameter ``title``, which the script follows.
+    """
     spec = _rounded(spec)
     spec.pop("$schema", None)
     title = spec.pop("title", None)
+    if isinstance(title, dict) and isinstance(title["text"], dict):
+        spec["params"] = [*spec.get("params", []), {"name": "title", **title["text"]}]
+        title = title | {"text": _at_first(spec["params"])}
     words = {part: typeset(" ".join(_lines(_text(title, part)))) for part in ("text", "subtitle")}
     faceted = {"row", "column", "facet"} & set(spec.get("encoding", {}))
     if ("mark" in spec or "layer" in spec) and not faceted and "width" not in spec:
@@ -179,6 +239,14 @@ def _rounded(spec: dict) -> dict:
 
 def _script_json(spec: dict) -> str:
     return json.dumps(spec, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _at_first(params: list[dict]) -> str:
+    """The value of the parameter ``title`` while every control stands where it starts."""
+    known = [param for param in params if "select" not in param]
+    mark = {"type": "text", "text": {"expr": "title"}}
+    svg = vl_convert.vegalite_to_svg({"data": {"values": [{}]}, "params": known, "mark": mark})
+    return unescape(re.search(r"<text[^>]*>([^<]*)</text>", svg)[1])
 
 
 def _text(title: str | list | dict | None, part: str) -> str | list:

@@ -15,7 +15,7 @@ from .. import frequency_sweep as sweep
 from ..errors import InputError
 from ..experiments.canonical import TASK_NAMES, TASKS, angle
 from ..margins import smallest_turn
-from . import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC
+from . import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, following, slider_over
 
 ANGLES = "Frequency ID (1 is the fastest)"
 TASK_COLORS = dict(zip(TASKS, (CATEGORIES[0], CATEGORIES[1], CATEGORIES[2]), strict=True))
@@ -95,22 +95,30 @@ def accuracy_by_angle(accuracy: pd.DataFrame) -> alt.LayerChart:
         strokeDash=alt.StrokeDash("task:N", title=None).scale(domain=list(TASK_NAMES.values()), range=DASHES),
         tooltip=["task:N", "head:N", alt.Tooltip("angle:Q", format=".3g"), alt.Tooltip("mean:Q", format=".1%")],
     )
-    many = int(table["planes"].max())
-    learnt = [sweep.learnt_words(table, piece="one-angle", task=task, planes=many) for task in TASKS]
-    words = "; ".join(f"{task} with {ids}" for task, ids in zip(TASK_NAMES.values(), learnt, strict=True))
+    titles = {
+        f"{planes_words(planes)}, {MAPS[piece]}": learnt_title(part, int(planes), piece)
+        for (planes, piece), part in table.groupby(["planes", "piece"])
+    }
     return (
         (base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q"), y2="high:Q") + line)
         .add_params(*chosen)
         .properties(
             title=alt.Title(
-                f"Learnt to {sweep.LEARNT:.0%} with {planes_words(many)} and learnt maps: {words}",
+                following("planes + ', ' + maps", titles),
                 subtitle="Accuracy at the end of training, mean and 95 % interval over seeds",
             ),
-            description="Line chart: final accuracy of Index, Retrieval and Partial induction by the frequency ID of "
-            f"the head's one angle. Learnt with {planes_words(many)}: {words}.",
+            description="Line chart with two menus: final accuracy of Index, Retrieval and Partial induction by the "
+            f"frequency ID of the head's one angle. {'. '.join(titles.values())}.",
             height=300,
         )
     )
+
+
+def learnt_title(accuracy: pd.DataFrame, planes: int, piece: str) -> str:
+    """Return with which angles each task is learnt by heads of so many planes, in words."""
+    learnt = [sweep.learnt_words(accuracy, task=task) for task in TASKS]
+    words = "; ".join(f"{task} with {ids}" for task, ids in zip(TASK_NAMES.values(), learnt, strict=True))
+    return f"Learnt to {sweep.LEARNT:.0%} with {planes_words(planes)} and {MAPS[piece]}: {words}"
 
 
 def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str = "one-angle") -> alt.LayerChart:
@@ -127,13 +135,10 @@ def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str
         first_id = int(wrong.loc[wrong["bend"].abs().idxmax(), "first_id"])
         strongest = order.index(angle_name(first_id))
     tested["words"] = [
-        f"{'NoPE' if row.first_id == 0 else f'ID {row.first_id}'}: {row.shape}, bend {row.bend:+.2f} "
+        f"{'NoPE' if row.first_id == 0 else f'ID {row.first_id}'}: {row.shape}, bend {row.bend:+.2f}\n"
         f"({row.low:+.2f} to {row.high:+.2f}), p = {row.p_value:.3f}"
         for row in tested.itertuples()
     ]
-    slider = alt.param(
-        name="rank", value=strongest, bind=alt.binding_range(min=0, max=len(order) - 1, step=1, name="Angle ")
-    )
     base = (
         alt.Chart(found).transform_filter("datum.rank == rank").encode(x=alt.X("place:Q", title="Place of the answer"))
     )
@@ -144,8 +149,8 @@ def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str
     words = (
         alt.Chart(tested)
         .transform_filter("datum.rank == rank")
-        .mark_text(align="left", baseline="top", dx=8)
-        .encode(text="words:N", x=alt.value(0), y=alt.value(4))
+        .mark_text(align="left", lineBreak="\n")  # two lines, since one would be cut on a narrow page
+        .encode(text="words:N", x=alt.value(0), y=alt.value(-26))
     )
     title = (
         f"{TASK_NAMES[task]}, {planes_words(planes)}: {shape_words(wrong, 'U')}, {shape_words(wrong, 'inverse U')} "
@@ -153,7 +158,7 @@ def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str
     )
     return (
         (band + line + words)
-        .add_params(slider)
+        .add_params(*slider_over("rank", order, strongest, ANGLES.partition(" (")[0]))
         .properties(
             title=alt.Title(
                 title, subtitle="The slider runs from the fastest angle to NoPE; mean and 95 % interval over seeds"
@@ -546,12 +551,16 @@ def plane_in_training(query: Tensor, key: Tensor, ids: list[int], steps: list[in
                     label = f"distance {number + 1}" if side == "query" else f"symbol {number + 1}"
                     rows.append((angle_name(frequency_id), point, step, side, label, x, y))
     found = pd.DataFrame(rows, columns=["head", "point", "step", "side", "token", "x", "y"])
-    end = sweep.gathering(query[None, -1:, -1], key[None, -1:, -1], [angle(ids[-1])], symbols).iloc[0]
-    slider = alt.param(
-        name="point",
-        value=len(steps) - 1,
-        bind=alt.binding_range(min=0, max=len(steps) - 1, step=1, name="Through training "),
-    )
+    titles = {}
+    for point, step in enumerate(steps):
+        lengths = sweep.gathering(query[None, :, point], key[None, :, point], [angle(i) for i in ids], symbols)
+        for frequency_id, row in zip(ids, lengths.itertuples(), strict=True):
+            titles[f"{angle_name(frequency_id)}, {point}"] = (
+                f"Index at ID {angle_name(frequency_id)}, step {step:,}, first seed: resultant of the keys "
+                f"{row.keys:.2f}, of the queries {row.queries:.2f}, of the queries turned by their distance "
+                f"{row.turned:.2f}"
+            )
+    slider = slider_over("point", [f"{step:,}" for step in steps], len(steps) - 1, "Training step")
     pick = menu("angle", [angle_name(i) for i in ids], "Frequency ID")
     chart = alt.Chart(found).transform_filter("datum.point == point && datum.head == angle")
     axis = alt.Axis(labels=False, ticks=False, title=None, grid=True)
@@ -565,13 +574,11 @@ def plane_in_training(query: Tensor, key: Tensor, ids: list[int], steps: list[in
             shape=alt.Shape("side:N", title=None).scale(domain=["query", "key"], range=["circle", "triangle-up"]),
             tooltip=["token:N", "step:Q"],
         )
-        .add_params(slider, pick)
+        .add_params(*slider, pick)
         .properties(
             title=alt.Title(
-                f"Index at ID {angle_name(ids[-1])}, first seed: resultant of the keys {end['keys']:.2f}, of the "
-                f"queries {end['queries']:.2f}, of the queries turned by their distance {end['turned']:.2f}",
-                subtitle="At the end of training; 1 is one direction, 0 all directions. Drawn: contents before "
-                "rotation, longest at 1",
+                following("angle + ', ' + point", titles),
+                subtitle="1 is one direction, 0 all directions. Drawn: contents before rotation, longest at 1",
             ),
             description="Scatter plot of a head's plane with a slider through training: keys of the symbols and "
             "queries of the index tokens.",

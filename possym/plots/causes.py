@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..dynamics import need, over_seeds
 from ..errors import InputError
-from . import CATEGORIES, NEUTRAL, tile_font
+from . import CATEGORIES, NEUTRAL, following, tile_font
 from .learning import hop_words, of_task
 
 CHANGES = {
@@ -48,12 +48,12 @@ def causes(table: pd.DataFrame, task: str) -> alt.LayerChart:
     data["class"] = data["hops"].map(names)
     chosen = alt.param(name="chosen", value="all", bind=alt.binding_select(options=list(names.values()), name="Hops "))
     order = [name for name in CHANGES.values() if name in set(data["what"])]
-    single = data[(data["hops"] == 0) & (data["what"] == CHANGES["self", "all"])]
-    worst = single.loc[single["median"].idxmin()]
-    title = (
-        f"{task.capitalize()} task: with a layer that moves nothing, median accuracy stays at {worst['median']:.1%} or "
-        "above"
-    )
+    single = data[data["what"] == CHANGES["self", "all"]]
+    titles = {
+        name: f"{task.capitalize()} task{'' if name == 'all' else f', {name}'}: with a layer that moves nothing, "
+        f"median accuracy stays at {worst:.1%}{'' if worst >= 0.9995 else ' or above'}"
+        for name, worst in single.groupby("class")["median"].min().items()
+    }
     base = (
         alt.Chart(data.drop(columns=["hops", "mean"]))
         .transform_filter("datum.class == chosen")
@@ -74,8 +74,11 @@ def causes(table: pd.DataFrame, task: str) -> alt.LayerChart:
         (tiles + texts)
         .add_params(chosen)
         .properties(
-            title=alt.Title(title, subtitle="Rows: what the layer looks at instead; median over seeds"),
-            description=f"Heat map of accuracy by changed layer and kind of change. {title}.",
+            title=alt.Title(
+                following("chosen", titles), subtitle="Rows: what the layer looks at instead; median over seeds"
+            ),
+            description="Heat map of accuracy by changed layer and kind of change, with a menu of hop counts. "
+            f"{titles['all']}.",
             height=30 * len(order),
         )
     )
@@ -136,11 +139,12 @@ def rule_answers(rule: pd.DataFrame) -> alt.Chart:
     data["case"], data["what"] = data["kind"].map(KINDS), data["answer"].map(ANSWERS)
     classes, answers = data["class"].unique().tolist(), list(ANSWERS.values())
     chosen = alt.param(name="chosen", value="all", bind=alt.binding_select(options=classes, name="Hops "))
-    followed, named = (
-        whole[(whole["kind"] == "disagree") & (whole["answer"] == answer)]["share"].iloc[0]
-        for answer in ("path", "rule")
-    )
-    title = f"Where the two disagree, {followed:.1%} of answers follow the path and {named:.1%} the rule"
+    disagree = data[data["kind"] == "disagree"].pivot(index="class", columns="answer", values="share")
+    titles = {
+        name: f"Where the two disagree{'' if name == 'all' else f', {name}'}: {row['path']:.1%} of answers follow the "
+        f"path and {row['rule']:.1%} the rule"
+        for name, row in disagree.iterrows()
+    }
     data["rank"] = data["what"].map({name: index for index, name in enumerate(answers)})
     return (
         alt.Chart(data[["class", "case", "what", "share", "rank"]])
@@ -158,9 +162,11 @@ def rule_answers(rule: pd.DataFrame) -> alt.Chart:
         .add_params(chosen)
         .properties(
             title=alt.Title(
-                title, subtitle="Letter sequences in which the shortcut's marks are moved, or the path is cut"
+                following("chosen", titles),
+                subtitle="Letter sequences in which the shortcut's marks are moved, or the path is cut",
             ),
-            description=f"Stacked bars: what models answer, by kind of altered sequence. {title}.",
+            description="Stacked bars with a menu of hop counts: what models answer, by kind of altered sequence. "
+            f"{titles['all']}.",
             height=200,
         )
     )

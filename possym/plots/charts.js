@@ -70,13 +70,36 @@
     return copy;
   }
 
-  // Sliders, selections and menus of a chart, so that drawing it anew at another width keeps them.
-  function stateOf(view, spec) {
-    const names = JSON.stringify(spec).match(/"name":"[^"]+"/g) || [];
-    const params = new Set(names.map((text) => text.slice(8, -1)));
-    return view.getState({
-      signals: (name) => params.has(name),
-      data: (name) => name.endsWith("_store"),
+  // What a chart says of its controls: the parameter "title"; beside the slider NAME the words NAME_said, where its own
+  // number means nothing to a reader; NAME_most, the largest value that makes sense as the others stand; and NAME_click, the field of a clicked mark that
+  // NAME takes its value from, until a double click chooses what it was at first.
+  function follow(figure, stage, view, spec) {
+    const params = new Set((spec.params || []).map((param) => param.name));
+    const watch = (name, tell) => {
+      if (!params.has(name)) return;
+      tell(view.signal(name));
+      view.addSignalListener(name, (_, value) => tell(value));
+    };
+    (spec.params || []).filter((param) => params.has(param.name + "_click")).forEach((param) => {
+      const field = view.signal(param.name + "_click");
+      const choose = (value) => value !== undefined && view.signal(param.name, value).runAsync();
+      view.addEventListener("click", (_, item) => choose(item && item.datum && item.datum[field]));
+      view.addEventListener("dblclick", () => choose(param.value));
+    });
+    watch("title", (words) => { figure.querySelector("figcaption strong").textContent = words; });
+    stage.querySelectorAll('input[type="range"]').forEach((slider) => {
+      const say = (words) => {
+        slider.nextElementSibling.textContent = words;
+        slider.setAttribute("aria-valuetext", words);
+      };
+      const said = slider.name + "_said";
+      watch(said, say);
+      // Vega writes the number again when the slider is let go, though nothing has changed.
+      if (params.has(said)) slider.addEventListener("change", () => say(view.signal(said)));
+      watch(slider.name + "_most", (most) => {
+        slider.max = most;
+        if (view.signal(slider.name) > most) slider.dispatchEvent(new Event("input"));
+      });
     });
   }
 
@@ -85,7 +108,6 @@
     const stage = document.createElement("div");
     stage.className = "possym-live";
     const before = figure.possymResult;
-    const state = before ? stateOf(before.view, spec) : null;
     const room = (figure.drawnWidth = view.clientWidth);
     view.append(stage);
     const draw = (width, columns) => window.vegaEmbed(stage, fitted(spec, width, columns), {
@@ -103,7 +125,12 @@
       result = await draw(room - over, 1);
     }
     stage.querySelectorAll("summary").forEach((menu) => menu.setAttribute("aria-label", "Save this chart"));
-    if (state) await result.view.setState(state).runAsync();
+    if (before) { // drawn anew at another width, its sliders and menus stay where they are
+      const controls = (spec.params || []).filter((param) => param.bind);
+      controls.forEach(({ name }) => result.view.signal(name, before.view.signal(name)));
+      await result.view.runAsync();
+    }
+    follow(figure, stage, result.view, spec);
     if (before) before.finalize();
     for (const child of Array.from(view.children)) if (child !== stage) child.remove();
     figure.possymResult = result;

@@ -5,7 +5,7 @@ import pandas as pd
 
 from .. import costs
 from ..errors import InputError
-from . import CATEGORIES, INK
+from . import CATEGORIES, INK, following
 
 MODELS = ("Llama-3-8B", "Llama-3-70B", "Llama-3-405B")
 NAMES = {
@@ -64,15 +64,14 @@ def time_by_tokens(model: str = "Llama-3-70B", tokens: int = 2**17) -> alt.Layer
     """
     if model not in MODELS:
         raise InputError(f"model = {model!r}: known models are {', '.join(MODELS)}")
-    found = costs.profile_seconds(costs.shapes()[model], tokens)
-    share, whole = found["planes"] / sum(found.values()), sum(found.values()) / 3600
+    titles = {f"{name}, {count}": hours(name, tokens, count) for name in MODELS for count in range(1, CARDS + 1)}
     menu = alt.param(name="model", value=model, bind=alt.binding_select(options=list(MODELS), name="Model "))
     slider = alt.param(name="cards", value=CARDS, bind=alt.binding_range(min=1, max=CARDS, step=1, name="Cards "))
     labels = " : ".join(f"datum.value == {value} ? '{text}'" for value, text in UNITS.items())
     y = alt.Y("seconds:Q", title="Time on one H200").scale(type="log", domain=[1e-3, 8.64e6], nice=False)
     y = y.axis(values=list(UNITS), labelExpr=f"{labels} : ''", grid=True)
     x = alt.X("tokens:Q", title="Tokens of the prompt").scale(type="log", base=2, domain=[512, 2**LONGEST], nice=False)
-    x = x.axis(values=[512, 2048, 8192, 32768, 131072, 524288], format=",d")
+    x = x.axis(values=[512, 2048, 8192, 32768, 131072, 524288], format=",d", labelOverlap="greedy", labelSeparation=6)
     color = alt.Color("part:N", title=None).scale(domain=list(NAMES.values()), range=list(CATEGORIES[:4]))
     color = color.legend(columns=2, symbolType="stroke")
     lines = (
@@ -99,17 +98,35 @@ def time_by_tokens(model: str = "Llama-3-70B", tokens: int = 2**17) -> alt.Layer
         .encode(text="words:N", x=alt.value(0), y=alt.value(4 + 16 * row))
         for row, card in enumerate(costs.read()["cards"])
     ]
-    title = f"Profiling {model} at {tokens:,} tokens takes {whole:.1f} hours, {share:.0%} of them for planes"
     return (
         alt.layer(lines, rules, *words)
         .add_params(menu, slider)
         .properties(
             height=HEIGHT,
             title=alt.Title(
-                title,
+                following("model + ', ' + cards", titles),
                 subtitle="At rates measured on a smaller prompt. Upright: memory ends, dotted for H100, dashed H200",
             ),
             description="Line chart on logarithmic axes with a menu and a slider: time of a profile's parts by tokens. "
-            + title,
+            + titles[f"{model}, {CARDS}"],
         )
     )
+
+
+def hours(model: str, tokens: int, cards: int) -> str:
+    """Return what a profile of so many tokens takes, and which cards hold it, so many of a kind, in words.
+
+    >>> hours("Llama-3-405B", 2**17, 1).partition("; ")[2]
+    'it fits neither 1 × H100 nor 1 × H200'
+    """
+    found = costs.profile_seconds(costs.shapes()[model], tokens)
+    share, whole = found["planes"] / sum(found.values()), sum(found.values()) / 3600
+    held = {
+        f"{cards} × {card}": costs.longest(costs.shapes()[model], entry["memory"], cards) >= tokens
+        for card, entry in costs.read()["cards"].items()
+    }
+    fits, too_small = ([name for name in held if held[name] is there] for there in (True, False))
+    where = f"it fits {' and '.join(fits)}" + (f", not {too_small[0]}" if too_small else "")
+    if not fits:
+        where = f"it fits neither {' nor '.join(too_small)}"
+    return f"Profiling {model} at {tokens:,} tokens takes {whole:.1f} hours, {share:.0%} of them for planes; {where}"

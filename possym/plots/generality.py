@@ -8,7 +8,7 @@ import pandas as pd
 
 from ..dynamics import SIGNS, need, over_seeds
 from ..settings import MODEL, before_and_after, ends
-from . import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, kind_color
+from . import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, following, kind_color
 from .learning import STEP, pack
 
 LABELS = {
@@ -79,10 +79,12 @@ def pure_shares(accuracy: pd.DataFrame, heads: pd.DataFrame) -> alt.Chart:
     data["row"] = [f"{row.label}: {row.task}" for row in data.itertuples()]
     order = [f"{label}: {task}" for label in LABELS.values() for task in TASKS]
     rows = [row for row in order if row in set(data["row"])]
-    first = data[data["gamma"] == gammas[0]]
-    whole = first[first["kind"] != "neither"].groupby("row")["share"].sum()
-    low, high = whole.min(), whole.max()
-    title = f"Between {low:.0%} and {high:.0%} of the heads end pure at γ = {gammas[0]:g}, by setting and task"
+    pure = data[data["kind"] != "neither"].groupby(["gamma", "row"])["share"].sum().groupby("gamma").agg(["min", "max"])
+    titles = {
+        f"{each:g}": f"Between {row['min']:.0%} and {row['max']:.0%} of the heads end pure at γ = {each:g}, by setting "
+        "and task"
+        for each, row in pure.iterrows()
+    }
     gamma = alt.param(
         name="gamma",
         value=gammas[0],
@@ -107,8 +109,11 @@ def pure_shares(accuracy: pd.DataFrame, heads: pd.DataFrame) -> alt.Chart:
         )
         .add_params(gamma)
         .properties(
-            title=alt.Title(title, subtitle="Query at the last place; pure: one score ≥ 1 − γ, the other ≤ γ"),
-            description=f"Stacked bars: shares of positional, symbolic and other heads by setting and task. {title}.",
+            title=alt.Title(
+                following("gamma", titles), subtitle="Query at the last place; pure: one score ≥ 1 − γ, the other ≤ γ"
+            ),
+            description="Stacked bars: shares of positional, symbolic and other heads by setting and task. "
+            f"{'; '.join(titles.values())}.",
             height=24 * len(rows),
         )
     )
@@ -139,7 +144,7 @@ def kinds_by_layer(shares: pd.DataFrame) -> alt.FacetChart:
         .mark_bar()
         .encode(
             x=alt.X("layer:O", title="Layer").axis(labelAngle=0),
-            y=alt.Y("share:Q", title="Share of heads").axis(format="%", values=[0, 0.5, 1]).scale(domain=[0, 1]),
+            y=alt.Y("share:Q", title="Share").axis(format="%", values=[0, 0.5, 1]).scale(domain=[0, 1]),
             color=kind_color(title="Ends"),
             tooltip=["panel:N", "layer:O", "kind:N", alt.Tooltip("share:Q", format=".0%")],
         )

@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..generalization import kept_leads, looking
 from ..published import published
 from ..theory import index_bound, retrieval_bound
-from . import CATEGORIES, INK, NEUTRAL, SYMBOLIC
+from . import CATEGORIES, INK, NEUTRAL, SYMBOLIC, following
 
 TICKS = [17, 50, 100, 200, 500, 1000, 2000, 5000]
 TASKS = ("number", "letter")
@@ -68,17 +68,21 @@ def accuracy_by_length(accuracy: pd.DataFrame) -> alt.LayerChart:
             tooltip=["source:N", "task:N", "length:Q", "accuracy:Q"],
         )
     )
-    whole = data[data["hops"] == 0].set_index(["task", "length"])["median"]
-    far = int(data["length"].max())
-    words = " and ".join(f"{whole[task, far]:.0%} ({task})" for task in TASKS if (task, far) in whole.index)
+    far = data[data["length"] == data["length"].max()]
+    titles = {}
+    for which, rows in far.groupby("which"):
+        found = rows.set_index("task")["median"]
+        words = " and ".join(f"{found[task]:.0%} ({task})" for task in TASKS if task in found)
+        over = "" if which == "all" else f" with {which} hop{'s' if which != '1' else ''}"
+        titles[which] = f"At {far['length'].iloc[0]:,} tokens the median model is right on {words}{over}"
     return (
         (band + lines + diamonds)
         .add_params(menu)
         .properties(
             title=alt.Title(
-                f"At {far:,} tokens the median model is right on {words}",
-                subtitle=f"Median, smallest and largest of {int(data['seeds'].max())} seeds; diamonds: read off the "
-                "paper's Fig. 5B",
+                following("hops", titles),
+                subtitle=f"Median, smallest and largest of {int(data['seeds'].max())} seeds; diamonds, hops mixed: "
+                "read off the paper's Fig. 5B",
             ),
             description="Line chart of accuracy by input length on a logarithmic axis, one line with a band a task, "
             "with the paper's readings as diamonds. A menu picks the number of hops.",
@@ -136,7 +140,8 @@ def leads_by_length(leads: pd.DataFrame, looks: pd.DataFrame, heads: pd.DataFram
     sequences, its median over seeds and hops, and the band from the least to the greatest lead of any sequence, each a
     median over seeds too. The bound is that of the layer's median dominant angle, for Index on the number task and for
     Retrieval with eight letters on the letter task, scaled to meet the median lead at training length: the theorem's
-    vectors have length one, trained ones do not.
+    vectors have length one, trained ones do not. It is drawn while it says something, see `bound`. The menu starts at
+    the task and layer that lose most logits.
     """
     need(heads, ["task", "layer", "angle"])
     seen = looking(leads, looks)
@@ -155,8 +160,10 @@ def leads_by_length(leads: pd.DataFrame, looks: pd.DataFrame, heads: pd.DataFram
     data["bound"] *= first["median"] / first["bound"]
     data = data.round(4)
     data["head"] = [f"{row.task}, layer {row.layer}" for row in data.itertuples()]
+    change = data["median"] - first["median"]
     known = data.sort_values(["task", "layer"])["head"].unique().tolist()
-    head = alt.param(name="head", value=known[0], bind=alt.binding_select(options=known, name="Task and layer "))
+    start = data.loc[change[data["length"] == data["length"].max()].idxmin(), "head"]
+    head = alt.param(name="head", value=start, bind=alt.binding_select(options=known, name="Task and layer "))
     base = alt.Chart(data).transform_filter("datum.head == head")
     axis = alt.Y("median:Q", title="Lead of the right key (logits)")
     band = base.mark_area(opacity=0.2, color=CATEGORIES[3]).encode(x=length_axis(), y="least:Q", y2="most:Q")
@@ -168,7 +175,8 @@ def leads_by_length(leads: pd.DataFrame, looks: pd.DataFrame, heads: pd.DataFram
         .encode(x="length:Q", y=axis, color=color, tooltip=["layer:O", "length:Q", "least:Q", "median:Q", "most:Q"])
     )
     theory = (
-        base.transform_calculate(curve=f"'{names[1]}'")
+        base.transform_filter("isValid(datum.bound)")
+        .transform_calculate(curve=f"'{names[1]}'")
         .mark_line(strokeDash=[6, 4])
         .encode(x="length:Q", y="bound:Q", color=color)
     )
@@ -193,10 +201,14 @@ def leads_by_length(leads: pd.DataFrame, looks: pd.DataFrame, heads: pd.DataFram
 def bound(task: str, length: int, angle: float) -> float:
     """Return theorem 3.2's bound for a task's basic function: Index for number, Retrieval for letter.
 
-    >>> round(bound("number", 17, 0.866), 4), round(bound("letter", 17, 0.0027), 4)
-    (0.0683, 0.2612)
+    That of Retrieval, 1 − cos(ω − nθ), says nothing once nθ is beyond ω, the angle between two letters: NaN.
+
+    >>> round(bound("number", 17, 0.866), 4), round(bound("letter", 17, 0.0027), 4), bound("letter", 300, 0.0027)
+    (0.0683, 0.2612, nan)
     """
-    return index_bound(int(length), angle) if task == "number" else retrieval_bound(int(length), angle, LETTERS)
+    if task == "number":
+        return index_bound(int(length), angle)
+    return retrieval_bound(int(length), angle, LETTERS) if length * angle <= 2 * math.pi / LETTERS else math.nan
 
 
 def wrong_keys_chart(table: pd.DataFrame) -> alt.LayerChart:
@@ -388,7 +400,7 @@ def parts_by_layer(parts: pd.DataFrame) -> alt.LayerChart:
         .add_params(*params)
         .properties(
             title=alt.Title(
-                "Give one layer its training-length attention, and see what returns",
+                following("join([task, source, at, way], ', ')", parts_titles(data)),
                 subtitle="Median, smallest and largest seed; dashed: the model as it is",
             ),
             description="Dot plot of accuracy by layer: the dashed line is the whole model at the chosen length, each "
@@ -396,6 +408,31 @@ def parts_by_layer(parts: pd.DataFrame) -> alt.LayerChart:
             height=280,
         )
     )
+
+
+def parts_titles(data: pd.DataFrame) -> dict[str, str]:
+    """Return what the medians of every setting of `parts_by_layer` say, by task, source, length and way."""
+    titles = {}
+    for (task, source, length), rows in data.groupby(["task", "source", "length"]):
+        where = f"{task.capitalize()} task, {length:,} tokens{', forecast' if source == 'forecast' else ''}: "
+        found = {way: part.sort_values("layer").set_index("layer")["median"] for way, part in rows.groupby("way")}
+        whole = found.pop("whole").iloc[0]
+        words = {}
+        if "shielded" in found:
+            best, layer = found["shielded"].max(), found["shielded"].idxmax()
+            words["shielded"] = f"shielding layer {layer} returns most, {whole:.0%} → {best:.0%}"
+            if best <= whole:
+                words["shielded"] = f"shielding one layer returns nothing to {whole:.0%}"
+        if "exposed" in found:
+            worst, layer = found["exposed"].min(), found["exposed"].idxmin()
+            words["exposed"] = f"layer {layer} alone does most harm, down to {worst:.0%}"
+        if "upto" in found:
+            below = found["upto"].index[found["upto"] < 0.9]
+            words["upto"] = "90 % or more however many layers see the extra tokens"
+            if len(below):
+                words["upto"] = f"below 90 % once layers up to {below[0]} see the extra tokens"
+        titles |= {f"{task}, {source}, {length}, {way}": where + said for way, said in words.items()}
+    return titles
 
 
 def failing_chart(failing: pd.DataFrame) -> alt.Chart:
@@ -448,15 +485,10 @@ def repairs_chart(repairs: pd.DataFrame) -> alt.FacetChart:
     data["plain"] = data.merge(
         data[data["repair"] == "none"][["task", "length", "median"]], on=["task", "length"], suffixes=("", "_plain")
     )["median_plain"]
-    best = data[(data["length"] == lengths[-1]) & (data["repair"] != "none")]
-    best = best.loc[best.groupby("task", sort=False)["median"].idxmax()]
-    words = "; ".join(
-        f"{row.task} task: {row.repair} of {row.heads} heads, {row.plain:.0%} → {row.median:.0%}"
-        for row in best.itertuples()
-    )
-    at = alt.param(name="at", value=lengths[-1], bind=alt.binding_select(options=lengths, name="Length "))
     names = {"all": "all heads", "symbolic": "symbolic heads", "others": "other heads"}
     data = data[data["repair"] != "none"].assign(which=lambda t: t["heads"].map(names))
+    titles = {length: helps_most(data[data["length"] == length], int(length)) for length in lengths}
+    at = alt.param(name="at", value=lengths[-1], bind=alt.binding_select(options=lengths, name="Length "))
     base = alt.Chart(data).transform_filter("datum.length == at")
     rows = alt.Y("repair:N", title=None)
     offset = alt.YOffset("which:N", sort=list(names.values()))
@@ -479,17 +511,26 @@ def repairs_chart(repairs: pd.DataFrame) -> alt.FacetChart:
         .add_params(at)
         .properties(
             title=alt.Title(
-                f"At {lengths[-1]:,} tokens {names_of(best)} helps most",
-                subtitle=f"{words[0].upper()}{words[1:]}. Median, smallest and largest seed; dashed: the model "
-                "as it is",
+                following("at", titles), subtitle="Median, smallest and largest seed; dashed: the model as it is"
             ),
-            description=f"Dot plots of accuracy with each repair at test time, by the heads repaired. {words}.",
+            description="Dot plots of accuracy with each repair at test time, by the heads repaired; a menu of "
+            f"lengths. {titles[lengths[-1]]}.",
         )
     )
 
 
-def names_of(best: pd.DataFrame) -> str:
-    """Return which repair is best for which task, in words."""
-    if best["repair"].nunique() == 1:
-        return str(best["repair"].iloc[0])
-    return ", ".join(f"{row.repair} ({row.task})" for row in best.itertuples())
+def helps_most(repairs: pd.DataFrame, length: int) -> str:
+    """Return which repair lifts the median model of each task most at a length, in words.
+
+    Args:
+        repairs: task, repair, which, median, plain; rows of that length.
+    """
+    found: dict[str, list[str]] = {}
+    for task in [task for task in TASKS if task in set(repairs["task"])]:
+        rows = repairs[repairs["task"] == task]
+        best = rows.loc[rows["median"].idxmax()]
+        lifted = best["median"] > best["plain"]
+        what = f"{best['repair']} of {best['which']} helps most" if lifted else "nothing helps"
+        change = f"{best['plain']:.0%} → {best['median']:.0%}" if lifted else f"{best['plain']:.0%}"
+        found.setdefault(what, []).append(f"{task} {change}")
+    return f"At {length:,} tokens " + "; ".join(f"{what} ({', '.join(said)})" for what, said in found.items())

@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from . import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC
+from . import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, said
 from .exclusion import slider
 
 SCALINGS = ("linear", "dynamic", "yarn", "llama3", "longrope (example)")
@@ -38,7 +38,7 @@ def turning_planes(frequency_ids: tuple[int, ...] = (1, 18, 42, 64), dim: int = 
         .add_params(slider("place", 1, 0, 300, 1, "Place p of the key"))
         .properties(
             title=alt.Title(
-                "Fast planes tell neighbours apart, slow planes hardly move",
+                "Fast planes tell neighbours apart, slow planes hardly move from one place to the next",
                 subtitle=f"One content at place p in four planes of a head of width {dim}",
             ),
             description="Four circles, one a RoPE plane, each with a hand at the angle that a vector has at place p; a "
@@ -71,22 +71,27 @@ def scaled_angle(dim: int = WIDTH) -> str:
 
 
 def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
-    """Return each plane's wavelength against the input's length, under every scaling, as sliders move.
+    """Return each plane's wavelength against the input's length, with and without a scaling, as sliders move.
 
     Args:
         dim: width of the head.
     """
     params = [
         alt.param(name="scaling", value="linear", bind=alt.binding_select(options=list(SCALINGS), name="Scaling ")),
-        slider("logbase", 4, 2, 7, 0.1, "log₁₀ of the base"),
-        slider("factor", 1, 1, 32, 1, "Scaling factor"),
-        slider("logtrained", 12, 8, 17, 1, "log₂ of the length in training"),
-        slider("loglength", 14, 8, 20, 1, "log₂ of the input's length"),
-        slider("proportion", 1, 0, 1, 0.05, "p-RoPE: share of planes that turn"),
+        slider("logbase", 4, 2, 7, 0.1, "Base"),
+        said("logbase", "format(pow(10, logbase), ',.3~r')"),
+        slider("factor", 8, 1, 32, 1, "Scaling factor"),
+        slider("logtrained", 12, 8, 17, 1, "Length in training"),
+        said("logtrained", "format(pow(2, logtrained), ',')"),
+        slider("loglength", 14, 8, 20, 1, "Length of the input"),
+        said("loglength", "format(pow(2, loglength), ',')"),
+        slider("proportion", 1, 0, 1, 0.05, "Share of planes that turn"),
     ]
     base = (
         alt.Chart(alt.sequence(0, dim // 2, as_="k"))
-        .transform_calculate(id="datum.k + 1", angle=scaled_angle(dim))
+        .transform_calculate(
+            id="datum.k + 1", angle=scaled_angle(dim), plain=f"2 * PI * pow(10, 2 * logbase * datum.k / {dim})"
+        )
         .transform_calculate(
             wavelength="datum.angle > 0 ? 2 * PI / datum.angle : 1e9",
             kind="datum.angle == 0 ? 'does not turn' : datum.angle * pow(2, loglength) < 2 * PI ? "
@@ -99,8 +104,22 @@ def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
         y=alt.Y("wavelength:Q", title="Wavelength (places)")
         .scale(type="log", domain=[1, 1e9])
         .axis(format="~e", values=[10**power for power in range(10)]),
-        color=alt.Color("kind:N", title=None).scale(domain=names, range=[POSITIONAL, SYMBOLIC, NEUTRAL]),
+        color=alt.Color("kind:N", title=None)
+        .scale(domain=names, range=[POSITIONAL, SYMBOLIC, NEUTRAL])
+        .legend(orient="bottom"),
         tooltip=["id:Q", alt.Tooltip("angle:Q", format=".3e"), alt.Tooltip("wavelength:Q", format=",.0f")],
+    )
+    unscaled = base.mark_point(size=16, color=NEUTRAL, opacity=0.6).encode(
+        x="id:Q", y="plain:Q", tooltip=["id:Q", alt.Tooltip("plain:Q", title="wavelength unscaled", format=",.0f")]
+    )
+    counts = (
+        base.transform_calculate(
+            before="datum.plain <= pow(2, loglength)", after="datum.wavelength <= pow(2, loglength)"
+        )
+        .transform_aggregate(before="sum(before)", after="sum(after)")
+        .transform_calculate(words="datum.after + ' planes make a full turn,\\n' + datum.before + ' without scaling'")
+        .mark_text(align="left", fontWeight="bold", lineBreak="\n")
+        .encode(x=alt.value(0), y=alt.value(-22), text="words:N")
     )
     one = alt.Chart(pd.DataFrame({"zero": [0]}))
     trained = (
@@ -110,16 +129,17 @@ def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
         one.transform_calculate(y="pow(2, loglength)").mark_rule(color=CATEGORIES[0], strokeWidth=2).encode(y="y:Q")
     )
     return (
-        (points + trained + length)
+        (unscaled + points + trained + length + counts)
         .add_params(*params)
         .properties(
             title=alt.Title(
-                "The longer the input, the more planes make a full turn in it",
-                subtitle=f"Width {dim}; green: length of the input; dashed: length in training",
+                "Scaling slows planes: never more of them make a full turn in the input",
+                subtitle=f"Width {dim}; small, grey: without scaling; green: length of the input; dashed: in training",
             ),
             height=320,
-            description="Interactive scatter plot of wavelength by frequency ID on a logarithmic axis, with rules at "
-            "the input's length and the training length, a menu of scalings and sliders for base, factor and lengths.",
+            description="Interactive scatter plot of wavelength by frequency ID on a logarithmic axis, with and "
+            "without scaling, with rules at the input's length and the training length, a menu of scalings and sliders "
+            "for base, factor and lengths.",
         )
     )
 
@@ -139,7 +159,7 @@ def index_logits(theta: float = 0.8, length: int = 30, value: int = 10) -> alt.L
         .scale(domain=["asked for", "other"], range=[CATEGORIES[0], POSITIONAL])
         .legend(orient="bottom")
     )
-    x = alt.X("d:Q", title="Distance of the key (places back)")
+    x = alt.X("d:Q", title="Distance of the key (places back)").axis(tickMinStep=1)
     y = alt.Y("logit:Q", title="Logit").scale(domain=[-1, 1.05], nice=False)
     stems = base.mark_rule(opacity=0.7).encode(x=x, y=y, y2=alt.datum(0), color=color)
     points = base.mark_point(size=50).encode(
@@ -158,6 +178,7 @@ def index_logits(theta: float = 0.8, length: int = 30, value: int = 10) -> alt.L
             slider("theta", theta, 0.05, 3.1, 0.01, "Angle θ (rad a place)"),
             slider("n", length, 2, 100, 1, "Length n"),
             slider("sigma", value, 0, 99, 1, "Integer σ asked for"),
+            alt.param(name="sigma_most", expr="n - 1"),
         )
         .properties(
             title=alt.Title(
@@ -202,7 +223,7 @@ def retrieval_logits(theta: float = 0.0027, alphabet: int = 8, length: int = 100
         (lines + crossing)
         .add_params(
             slider("theta", theta, 0.0001, 0.05, 0.0001, "Angle θ (rad a place)"),
-            slider("alphabet", alphabet, 2, 26, 1, "Letters |ALPH|"),
+            slider("alphabet", alphabet, 4, 26, 1, "Letters |ALPH|"),  # with fewer, two of the lines are of one letter
             slider("n", length, 10, 400, 10, "Length n"),
         )
         .properties(

@@ -10,7 +10,7 @@ import pandas as pd
 from ..dynamics import learnt_medians, learnt_steps, need, normalised_entropy, over_seeds, validation
 from ..errors import InputError
 from ..published import published
-from . import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, kind_color
+from . import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, following, kind_color, slider_over
 
 STEP = "Training step"
 TASKS = ("number", "letter")
@@ -72,14 +72,19 @@ def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
         ),
         tooltip=["hops:N", alt.Tooltip("step:Q"), alt.Tooltip("accuracy:Q", format=".1%")],
     )
-    title = learnt_words(every, task)
+    titles = {"median": learnt_words(every, task)}
+    titles |= {f"seed{seed}": learnt_words(every[every["seed"] == seed], task, f", seed {seed}") for seed in seeds}
     few = f"; {len(drawn)} of {len(evaluations)} evaluations drawn" if len(drawn) < len(evaluations) else ""
     return (
         (band + line)
         .add_params(shown)
         .properties(
-            title=alt.Title(title, subtitle=f"Validation accuracy by hop count; bands span {len(seeds)} seeds{few}"),
-            description=f"Line chart, {task} task: accuracy over training steps, one line for each hop count. {title}.",
+            title=alt.Title(
+                following("shown", titles),
+                subtitle=f"Validation accuracy by hop count; bands of the median span {len(seeds)} seeds{few}",
+            ),
+            description=f"Line chart, {task} task: accuracy over training steps, one line for each hop count, and a "
+            f"menu of seeds. {titles['median']}.",
             height=280,
         )
     )
@@ -263,13 +268,15 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     plane["layers"] = labels_of_neighbours(plane)
     arrays = ["evaluation", "step", "positional", "symbolic", "entropy", "color", "layers"]
     packed = pack(plane, ["task", "layer"], arrays)
-    at = alt.param(
-        name="evaluation",
-        value=len(steps) - 1,
-        bind=alt.binding_range(min=0, max=len(steps) - 1, step=1, name="Evaluation, first to last "),
-    )
+    at = slider_over("evaluation", [f"{step:,}" for step in steps], len(steps) - 1, STEP)
     task = alt.param(name="task", value=tasks[0], bind=alt.binding_radio(options=tasks, name="Task "))
     gamma = 0.1
+    plane["left"] = plane[["positional", "symbolic"]].min(axis=1) < 1 - gamma
+    titles = {
+        f"{name}, {number}": f"{name.capitalize()} task, step {steps[number]:,}: {heads['left'].sum()} of {len(heads)} "
+        "heads have left the corner where both scores are high"
+        for (name, number), heads in plane.groupby(["task", "evaluation"])
+    }
     corners = pd.DataFrame(
         [
             {"x": 1 - gamma, "x2": 1, "y": 0, "y2": gamma, "kind": "positional"},
@@ -319,11 +326,11 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     )
     return (
         (corner + trail + dots + names + clock)
-        .add_params(at, task)
+        .add_params(*at, task)
         .properties(
             title=alt.Title(
-                "Every head leaves the corner where both scores are high",
-                subtitle="Number: layer; median over seeds; shaded corners: pure at γ = 0.1",
+                following("task + ', ' + evaluation", titles),
+                subtitle="Number: layer; median over seeds; left: a score below 0.9; shaded corners: pure at γ = 0.1",
             ),
             description="Scatter plot with a slider over training: each layer's head by positional score (across) and "
             "symbolic score (up), with its path so far. The corners of pure heads are shaded.",
@@ -431,20 +438,26 @@ def letter_of(positional: float, symbolic: float, gamma: float = 0.1) -> str:
     return "S" if symbolic >= 1 - gamma and positional <= gamma else ""
 
 
-def learnt_words(accuracy: pd.DataFrame, task: str) -> str:
-    """Return which hop counts a task learns first and last, in words, from every evaluation."""
+def learnt_words(accuracy: pd.DataFrame, task: str, seed: str = "") -> str:
+    """Return which hop counts a task learns first and last, in words, from every evaluation.
+
+    Args:
+        accuracy: of all seeds, or of one alone, which ``seed`` then names.
+        task: ``"number"`` or ``"letter"``.
+        seed: what follows the task's name.
+    """
     steps = learnt_medians(accuracy).set_index("hops")["median"]
-    name = f"{task.capitalize()} task"
+    name, step = f"{task.capitalize()} task{seed}", "step" if seed else "median step"
     learnt, never = steps.dropna(), steps.index[steps.isna()].tolist()
     if learnt.empty:
-        return f"{name}: no hop count reaches 90 % in most seeds"
+        return f"{name}: no hop count reaches 90 %" + ("" if seed else " in most seeds")
     first, last = learnt.min(), learnt.max()
     if not never and first == last:
         every = "all hop counts reach" if len(steps) > 1 else f"{hop_words(steps.index[0])} reaches"
-        return f"{name}: {every} 90 % at median step {first:,.0f}"
-    said = f"{name}: {hops_at(learnt, first)} first to reach 90 %, at median step {first:,.0f}"
+        return f"{name}: {every} 90 % at {step} {first:,.0f}"
+    said = f"{name}: {hops_at(learnt, first)} first to reach 90 %, at {step} {first:,.0f}"
     if never:
-        return f"{said}; with {hop_list(never)} most seeds never do"
+        return f"{said}; with {hop_list(never)} {'it never does' if seed else 'most seeds never do'}"
     return f"{said}; {hops_at(learnt, last)} last, at {last:,.0f}"
 
 

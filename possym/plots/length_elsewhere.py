@@ -17,7 +17,8 @@ COLORS = dict(zip(LABELS.values(), (INK, *CATEGORIES), strict=True))
 def setting_color(data: pd.DataFrame) -> alt.Color:
     """Return the colour of each setting, in the book's order."""
     present = [label for label in COLORS if label in set(data["label"])]
-    return alt.Color("label:N", title=None).scale(domain=present, range=[COLORS[label] for label in present])
+    color = alt.Color("label:N", title=None).scale(domain=present, range=[COLORS[label] for label in present])
+    return color.legend(columns=2)
 
 
 def accuracy_by_setting(accuracy: pd.DataFrame) -> alt.FacetChart:
@@ -45,7 +46,7 @@ def accuracy_by_setting(accuracy: pd.DataFrame) -> alt.FacetChart:
     )
     return (
         chart.properties(width=270, height=260)
-        .facet(column=alt.Column("task:N", title=None, sort=tasks))
+        .facet(alt.Facet("task:N", title=None, sort=tasks), columns=2)
         .properties(
             title=alt.Title(
                 title, subtitle="Medians over seeds, of models that have learnt their task and others alike"
@@ -67,7 +68,7 @@ def points_by_setting(points: pd.DataFrame) -> alt.LayerChart:
     need(points, ["setting", "task", "seed", "observed", "forecast"])
     data = labelled(points)
     tasks = [task for task in TASKS if task in set(data["task"])]
-    shape = alt.Shape("task:N", title="Task", sort=tasks).scale(domain=tasks)
+    shape = alt.Shape("task:N", title="Task", sort=tasks).scale(domain=tasks).legend(orient="bottom")
     return foretold_against_measured(
         data,
         setting_color(data),

@@ -11,7 +11,7 @@ from ..dynamics import need, over_seeds
 from ..errors import InputError
 from ..mechanism import OTHER, POWERS, SUPERSCRIPTS, function_name
 from ..published import published
-from . import CATEGORIES, INK, NEUTRAL, tile_font
+from . import CATEGORIES, INK, NEUTRAL, following, tile_font
 from .learning import hop_words, of_task
 
 LAYER = "Layer"
@@ -279,18 +279,20 @@ def dominant_frequencies(frequencies: pd.DataFrame, task: str) -> alt.LayerChart
         .mark_point(filled=False, shape="diamond", size=120, color=INK, strokeWidth=1.5)
         .encode(y="paper:Q")
     )
-    energy = data[data["weighting"] == "energy"].sort_values("layer")["median"]
-    ends = f"{energy.iloc[0]:.0f} in layer 0 and {energy.iloc[-1]:.0f} in the last"
-    title = f"{task.capitalize()} task: the dominant ID, weighted by energy, is {ends}"
+    titles = {}
+    for weighting, part in data.sort_values("layer").groupby("weighting"):
+        ends = f"{part['median'].iloc[0]:.0f} in layer 0 and {part['median'].iloc[-1]:.0f} in the last"
+        titles[weighting] = f"{task.capitalize()} task: the dominant ID, weighted by {weighting}, is {ends}"
     return (
         (spread + median + theirs)
         .add_params(chosen)
         .properties(
             title=alt.Title(
-                title,
+                following("weighting", titles),
                 subtitle=f"Dot and bar: median and range over {int(data['seeds'].max())} seeds; diamond: the paper",
             ),
-            description=f"Dot plot of the dominant frequency ID by layer, with the paper's as diamonds. {title}.",
+            description="Dot plot of the dominant frequency ID by layer, with the paper's as diamonds, and a menu of "
+            f"weightings. {titles['energy']}.",
             height=260,
         )
     )

@@ -4,11 +4,11 @@ import altair as alt
 import pandas as pd
 
 from ..errors import InputError, need
-from . import POSITIONAL, SYMBOLIC
+from . import POSITIONAL, SYMBOLIC, picked
 
 
 def heads_over_training(table: pd.DataFrame) -> alt.FacetChart:
-    """Return both scores over training, a panel a layer and a line a head; a click on a line picks its head.
+    """Return both scores over training, a panel a layer and a line a head; a menu picks a head.
 
     Args:
         table: columns step, layer, head, positional, symbolic.
@@ -24,9 +24,10 @@ def heads_over_training(table: pd.DataFrame) -> alt.FacetChart:
         raise InputError("the table is empty: give that of a HeadScoreCallback after training")
     data = table[columns].melt(["step", "layer", "head"], var_name="kind", value_name="score").round(4)
     data["panel"] = [f"layer {layer}" for layer in data.layer]
+    data["name"] = [f"layer {layer}, head {head}" for layer, head in zip(data["layer"], data["head"], strict=True)]
     last = table[table.step == table.step.max()]
     end = f"positional {last.positional.mean():.2f}, symbolic {last.symbolic.mean():.2f}"
-    picked = alt.selection_point(fields=["layer", "head"], name="head_pick", on="click")
+    heads = data.sort_values(["layer", "head"])["name"].unique().tolist()
     names = [f"layer {layer}" for layer in sorted(table.layer.unique())]
     return (
         alt.Chart(data)
@@ -38,16 +39,16 @@ def heads_over_training(table: pd.DataFrame) -> alt.FacetChart:
             .scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC])
             .legend(orient="bottom"),
             detail="head:N",
-            opacity=alt.condition(picked, alt.value(0.8), alt.value(0.08)),
+            opacity=alt.condition("shown == 'all' || datum.name == shown", alt.value(0.8), alt.value(0.08)),
             tooltip=["layer:O", "head:O", "step:Q", "kind:N", alt.Tooltip("score:Q", format=".2f")],
         )
         .properties(width=250, height=130)
-        .add_params(picked)
         .facet(alt.Facet("panel:N", title=None, sort=names), columns=2)
+        .add_params(*picked("shown", "name", ["all", *heads], "all", "Head"))
         .properties(
             title=alt.TitleParams(
                 f"Means over heads at step {last.step.iloc[0]:,}: {end}",
-                subtitle="One line a head and score; click a line to see its head alone",
+                subtitle="One line a head and score; the menu picks out a head",
             ),
             description="Line charts, one a layer: positional and symbolic score of every head over "
             f"{last.step.iloc[0]:,} training steps. Means over heads at the end: {end}.",

@@ -7,7 +7,7 @@ import altair as alt
 import pandas as pd
 
 from ..onehop import GUESSING, HABITS, reach
-from . import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC
+from . import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, picked
 from .profile import number
 
 KIND_COLORS = {"number": POSITIONAL, "letter": SYMBOLIC}
@@ -24,7 +24,7 @@ def length_axis(lengths) -> alt.X:
 
 
 def accuracy_by_length(table: pd.DataFrame) -> alt.HConcatChart:
-    """Draw accuracy by length of several models, numbers and letters side by side; click a model to see it alone.
+    """Draw accuracy by length of several models, numbers and letters side by side; a menu picks out a model.
 
     Args:
         table: model, kind, length, mean, sd (over runs).
@@ -34,15 +34,14 @@ def accuracy_by_length(table: pd.DataFrame) -> alt.HConcatChart:
     )  # one sd is what the paper prints
     models = list(dict.fromkeys(rows["model"]))
     colors = [*CATEGORIES[:2], CATEGORIES[3], INK, *CATEGORIES[2:3], *CATEGORIES[4:]][: len(models)]
-    picked = alt.selection_point(fields=["model"], bind="legend")
-    color = alt.Color("model:N", title=None).scale(domain=models, range=colors).legend(columns=2)
+    color = alt.Color("model:N", title=None).scale(domain=models, range=colors).legend(columns=1)
     panels = []
     for kind, title in PANELS.items():
         data = rows[rows["kind"] == kind]
         base = alt.Chart(data).encode(
             x=length_axis(data["length"]),
             color=color,
-            opacity=alt.condition(picked, alt.value(1), alt.value(0.12)),
+            opacity=alt.condition("shown == 'all' || datum.model == shown", alt.value(1), alt.value(0.12)),
         )
         lines = base.mark_line(point=alt.OverlayMarkDef(size=40)).encode(
             y=alt.Y("mean:Q", title="accuracy").scale(domain=[0, 1]),
@@ -56,7 +55,6 @@ def accuracy_by_length(table: pd.DataFrame) -> alt.HConcatChart:
             .encode(y=alt.Y("guess:Q", title="accuracy"))
         )
         panels.append((guess + spread + lines).properties(width=260, height=260, title=alt.Title(title, fontSize=12)))
-    panels[0] = panels[0].add_params(picked)
     found = reach(table)
     lost = found.pivot(index="model", columns="kind", values="lost").loc[models]
     words = "; ".join(
@@ -66,12 +64,16 @@ def accuracy_by_length(table: pd.DataFrame) -> alt.HConcatChart:
     )
     last = int(table["length"].max())
     sooner = lost["number"].fillna(last + 1) < lost["letter"].fillna(last + 1)
-    return alt.hconcat(*panels).properties(
-        title=alt.Title(
-            f"In {sooner.sum()} of {len(models)} models numbers fall below one half before letters do",
-            subtitle="Mean over data sets, bars: one sd. Dashed: guessing. Click a name to see one model",
-        ),
-        description=f"Line charts of accuracy by length. Accuracy below one half: {words}.",
+    return (
+        alt.hconcat(*panels)
+        .add_params(*picked("shown", "model", ["all", *models], "all", "Model"))
+        .properties(
+            title=alt.Title(
+                f"In {sooner.sum()} of {len(models)} models numbers fall below one half before letters do",
+                subtitle="Mean over data sets, bars: one sd. Dashed: guessing. The menu picks out a model",
+            ),
+            description=f"Line charts of accuracy by length. Accuracy below one half: {words}.",
+        )
     )
 
 

@@ -4,12 +4,12 @@ import altair as alt
 import pandas as pd
 from scipy import stats
 
-from . import NEUTRAL, POSITIONAL, SYMBOLIC
+from . import NEUTRAL, POSITIONAL, SYMBOLIC, picked
 
 
 def plane(summary: pd.DataFrame) -> alt.Chart:
-    """Draw heads by mean positional and symbolic score; a click on a head picks out its layer."""
-    picked = alt.selection_point(fields=["layer"], name="layer_pick", on="click", nearest=True)
+    """Draw heads by mean positional and symbolic score; a menu picks out a layer."""
+    layers = ["all", *sorted(summary["layer"].unique().tolist())]
     r = summary.positional.corr(summary.symbolic)
     relation = "trade one score for the other" if r < -0.5 else "do not clearly trade one score for the other"
     return (
@@ -19,13 +19,13 @@ def plane(summary: pd.DataFrame) -> alt.Chart:
             x=alt.X("positional:Q").title("Positional score").scale(domain=[0, 1]),
             y=alt.Y("symbolic:Q").title("Symbolic score").scale(domain=[0, 1]),
             color=alt.Color("layer:Q").scale(scheme="viridis").title("layer"),
-            opacity=alt.condition(picked, alt.value(0.85), alt.value(0.12)),
+            opacity=alt.condition("shown == 'all' || datum.layer == shown", alt.value(0.85), alt.value(0.12)),
             tooltip=["layer:Q", "head:Q", number("positional"), number("symbolic"), number("entropy")],
         )
-        .add_params(picked)
+        .add_params(*picked("shown", "layer", layers, "all", "Layer"))
         .properties(
             title=alt.TitleParams(
-                f"Heads {relation}", subtitle=f"{len(summary)} heads, r = {r:.2f}; click a head for its layer"
+                f"Heads {relation}", subtitle=f"{len(summary)} heads, r = {r:.2f}; the menu picks out a layer"
             ),
             width=380,
             height=380,

@@ -16,7 +16,7 @@ from ..language_heads import (
     thirds,
     with_large_logits,
 )
-from . import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC
+from . import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, following, picked
 from .profile import number
 
 SCORE_COLORS = {"positional": POSITIONAL, "symbolic": SYMBOLIC}
@@ -37,7 +37,7 @@ def across(title: str | None) -> alt.X:
 
 
 def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.VConcatChart:
-    """Draw heads in the plane of both scores; a click on a head shows its scores by frequency below.
+    """Draw heads in the plane of both scores; a menu, or a click on a head, shows its scores by frequency below.
 
     Args:
         summary: layer, head, positional, symbolic, entropy, lead; one row a head.
@@ -45,7 +45,7 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
     """
     table = named(summary)
     start = table.loc[table["lead"].idxmax(), "name"]
-    picked = alt.selection_point(fields=["name"], name="head_pick", on="click", value=[{"name": start}], empty=False)
+    names = table.sort_values(["layer", "head"])["name"].tolist()
     r = table["positional"].corr(table["symbolic"])
     points = (
         alt.Chart(table)
@@ -54,15 +54,18 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
             x=alt.X("positional:Q", title="Positional score").scale(domain=[0, 1]),
             y=alt.Y("symbolic:Q", title="Symbolic score").scale(domain=[0, 1]),
             color=alt.Color("layer:Q", title="layer").scale(scheme="viridis"),
-            size=alt.condition(picked, alt.value(220), alt.value(50)),
-            opacity=alt.condition(picked, alt.value(1), alt.value(0.65)),
+            size=alt.condition("datum.name == shown", alt.value(220), alt.value(50)),
+            opacity=alt.condition("datum.name == shown", alt.value(1), alt.value(0.65)),
             tooltip=["name:N", number("positional"), number("symbolic"), number("entropy", ".2f")],
         )
-        .add_params(picked)
         .properties(height=300)
     )
     packed = pack_profiles(frequencies)
-    base = alt.Chart(packed).transform_filter(picked).transform_flatten(["frequency_id", *SCORE_COLORS, "logit_norm"])
+    base = (
+        alt.Chart(packed)
+        .transform_filter("datum.name == shown")
+        .transform_flatten(["frequency_id", *SCORE_COLORS, "logit_norm"])
+    )
     lines = (
         base.transform_fold(list(SCORE_COLORS), as_=["score", "value"])
         .mark_line(point=True)
@@ -72,8 +75,9 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
             color=score_color(),
             tooltip=["name:N", "frequency_id:Q", "score:N", number("value")],
         )
-        .properties(height=150)
     )
+    label = base.transform_aggregate(name="max(name)").mark_text(align="left", fontWeight="bold")
+    profile = (lines + label.encode(x=alt.value(8), y=alt.value(138), text="name:N")).properties(height=150)
     norms = (
         base.mark_bar(color=NEUTRAL)
         .encode(
@@ -85,11 +89,13 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
     )
     trade = "trade one score for the other" if r < -0.5 else "do not clearly trade one score for the other"
     return (
-        alt.vconcat(points, lines, norms)
+        alt.vconcat(points, profile, norms)
+        .add_params(*picked("shown", "name", names, start, "Head"))
         .resolve_scale(color="independent")
         .properties(
             title=alt.Title(
-                f"Heads {trade}", subtitle=f"{len(table)} heads, r = {r:.2f}; click a head to see its frequencies below"
+                f"Heads {trade}",
+                subtitle=f"{len(table)} heads, r = {r:.2f}; below, the frequencies of the head in the menu",
             ),
             description=f"Scatter plot of {len(table)} heads by positional and symbolic score, r = {r:.2f}; below, the "
             f"scores and logit norms of the chosen head by RoPE frequency, at first {start}.",
@@ -180,14 +186,19 @@ def scores_by_frequency(frequencies: pd.DataFrame, task: str) -> alt.VConcatChar
     above = panel(table[~is_norm], alt.Y("value:Q", title="score").scale(domain=[0, 1]), score_color(), None, 190)
     norm = alt.Y("value:Q", title="norm of logits").scale(type="symlog")
     below = panel(table[is_norm], norm, alt.value(NEUTRAL), FREQUENCY, 100)
-    words = {cut: thirds_in_words(of_task(frequencies, task, cut)) for cut in cuts}
+    where = {"all planes": "all planes", "largest logits": "the planes with the largest logits"}
+    titles = {
+        f"{cut}, {scope}": f"Moved by {cut}, {where[scope]}: {thirds_in_words(of_task(frequencies, task, cut), share)}"
+        for cut in cuts
+        for scope, share in scopes.items()
+    }
     return (
         alt.vconcat(above, below)
         .add_params(*switches)
         .properties(
             title=alt.Title(
-                f"Where logits are large: {'; '.join(f'by {cut} {said}' for cut, said in words.items())}",
-                subtitle="Median and quartiles over heads; below, the size of the logits. Switch to all planes",
+                following("cut + ', ' + scope", titles),
+                subtitle="Median and quartiles over heads; below, the size of the logits",
             ),
             description="Line charts of both scores and the logit norm by RoPE frequency over heads. Medians in the "
             f"quarter of planes with the largest logits, {'; '.join(medians(frequencies, task, cut) for cut in cuts)}.",
@@ -195,9 +206,9 @@ def scores_by_frequency(frequencies: pd.DataFrame, task: str) -> alt.VConcatChar
     )
 
 
-def thirds_in_words(planes: pd.DataFrame, margin: float = 0.1) -> str:
-    """Return which score leads by ``margin`` in the fast and in the slow third of the planes with large logits."""
-    found = thirds(planes, 0.25)
+def thirds_in_words(planes: pd.DataFrame, share: float, margin: float = 0.1) -> str:
+    """Return which score leads by ``margin`` in the fast and the slow third of a share of planes, largest logits."""
+    found = thirds(planes, share)
     kinds = {}
     for name in ("fast", "slow"):
         if name in found:

@@ -194,10 +194,20 @@ def swap_figure(
         .legend(orient="bottom"),
         tooltip=["when:N", "place:O", "token:N", alt.Tooltip("attention:Q", format=".3f")],
     )
-    named = (
-        bars.transform_filter("datum.attention > 0.04 || datum.place == first || datum.place == second")
-        .mark_text(dy=-6, fontSize=11)
+    # Swapped tokens are named on both bars, leaning away from each other; others once, in the middle of their two.
+    half = "bandwidth('xOffset') / 2 - 1"
+    swapped = "(datum.place == first || datum.place == second)"
+    names = [
+        bars.transform_filter(f"datum.when == '{when}' && {swapped}")
+        .mark_text(dy=-6, fontSize=11, align=side, dx=alt.expr(shift))
         .encode(**encoding, text="token:N")
+        for when, side, shift in (("before", "right", half), ("after", "left", f"-({half})"))
+    ]
+    names.append(
+        bars.transform_joinaggregate(top="max(attention)", groupby=["place"])
+        .transform_filter(f"datum.when == 'before' && !{swapped} && datum.top > 0.04")
+        .mark_text(dy=-6, fontSize=11)
+        .encode(x=encoding["x"], y="top:Q", text="token:N")
     )
     v, w = ("logits[{0}][{0}]", "logits[{0}][{1}]")
     here, there = v.format("first"), v.format("second")
@@ -217,16 +227,16 @@ def swap_figure(
         )
         .transform_calculate(
             words="'cos(v′, v) = ' + format((datum.a * datum.c + datum.b * datum.d) / datum.size, '.3f') + "
-            "',  reversed ' + format((datum.a * datum.d + datum.b * datum.c) / datum.size, '.3f') + "
+            "',\\nreversed ' + format((datum.a * datum.d + datum.b * datum.c) / datum.size, '.3f') + "
             "',  weight α ' + format(datum.weight, '.3f')"
         )
-        .mark_text(align="left", fontSize=12, fontWeight="bold")
-        .encode(x=alt.value(6), y=alt.value(-10), text="words:N")
+        .mark_text(align="left", fontSize=12, fontWeight="bold", lineBreak="\n")
+        .encode(x=alt.value(6), y=alt.value(-36), text="words:N")  # above the names of the tallest bars
     )
     scores = swap_scores(relocated, extra_logits=own, temperature=temperature)
     overall = f"positional score {scores.positional.item():.2f}, symbolic score {scores.symbolic.item():.2f}"
     return (
-        (drawn + named + chosen)
+        alt.layer(drawn, *names, chosen)
         .add_params(logits, first, second)
         .properties(
             title=alt.Title(title, subtitle=f"Over all {len(pairs)} swaps, τ = {temperature:g}: {overall}"),

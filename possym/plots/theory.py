@@ -40,7 +40,7 @@ def index_discrepancy(theta: float = 0.8, length: int = 100) -> alt.LayerChart:
     )
     return discrepancy_layers(
         [smallest, largest, bound],
-        "Index: the bound holds for the worst input, and the best input breaks it",
+        "Index: the bound holds for the worst input; for others it breaks as inputs grow",
         "T_Index's discrepancy over all inputs of length n, exact, and min{1 − cos θ, 2π²/n²}",
         [slider("theta", theta, 0.01, 3.1, 0.01, "Angle θ (rad a place)")],
         length,
@@ -79,22 +79,27 @@ def retrieval_discrepancy(theta: float = 0.0027, alphabet: int = 8, length: int 
     )
     return discrepancy_layers(
         [margin, bound],
-        "Retrieval: the head fails at half of the length that the bound suggests",
+        alt.expr(
+            # cos(aθ) ≥ cos(ω − bθ) for all distances a ≠ b below n until their largest sum, 2n − 3, is beyond ω/θ
+            "theta == 0 ? 'Retrieval: without an angle the head never errs' : 'Retrieval: the head errs from n = ' + "
+            "format(floor((2 * PI / alphabet / theta + 3) / 2) + 1, ',') + ' on, while the bound ends at ' + "
+            "format(2 * PI / alphabet / theta, ',.0f')"
+        ),
         "T_Retrieval's smallest margin over all inputs of length n, exact, and 1 − cos(ω − nθ); below 0 it errs",
         [
             slider("theta", theta, 0, 0.05, 0.0001, "Angle θ (rad a place)"),
             slider("alphabet", alphabet, 2, 26, 1, "Letters |ALPH|"),
         ],
         length,
-        "Interactive line chart: margin of T_Retrieval's worst input by length, and the bound of theorem 3.2. The "
-        "margin crosses zero near half of the length where the bound touches it.",
+        "Interactive line chart: margin of T_Retrieval's worst input by length, and the bound of theorem 3.2. With a "
+        "slow angle the margin crosses zero near half of the length where the bound touches it.",
         log=False,
     )
 
 
 def discrepancy_layers(
     layers: list[alt.Chart],
-    title: str,
+    title: str | alt.ExprRef,
     subtitle: str,
     params: list[alt.Parameter],
     length: int,

@@ -23,6 +23,29 @@ CONTRAST = """selector => {
 OWN_LETTERS = "* {}"
 WIDE_LETTERS = "html { font-size: 125% !important } * { font-family: monospace !important }"
 LABEL = "figure.possym-chart svg .role-axis-label text"
+CUT = """() => [...document.querySelectorAll("figure.possym-chart svg.marks")].flatMap(svg => {
+  const edge = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll("text")].filter(text => {
+    const box = text.getBoundingClientRect();
+    const outside = box.left < edge.left - 2 || box.right > edge.right + 2 || box.top < edge.top - 2;
+    return outside && box.width && +getComputedStyle(text).opacity;
+  }).map(text => text.textContent);
+})"""
+TITLES = """async figure => {
+  const { view } = figure.possymResult, params = window.possymSpecs[figure.dataset.spec].params || [];
+  if (!params.some(({ name }) => name === "title")) return [];
+  const bound = params.filter(({ bind }) => bind), titles = [];
+  const visit = async ([first, ...rest]) => {
+    if (!first) return titles.push((await view.runAsync(), figure.querySelector("figcaption strong").textContent));
+    const { options, min, max } = first.bind;
+    for (const value of options || [min, max]) {
+      view.signal(first.name, value);
+      await visit(rest);
+    }
+  };
+  await visit(bound);
+  return titles;
+}"""
 SLIDER = "figure.possym-chart .vega-bind input[type=range]"
 
 
@@ -162,26 +185,37 @@ def test_sliders_menus_and_choices_change_their_charts(chart_pages, address, vis
     assert used[SLIDER] >= 8 and len(used) == len(uses)
 
 
-def test_clicks_change_their_charts(site, chart_pages, address, visit):
+def test_clicks_choose_what_a_menu_offers_and_double_clicks_what_it_offered_first(site, chart_pages, address, visit):
     clicked = 0
     for page in chart_pages:
-        html = (site / page).read_text(encoding="utf-8")
-        for name in re.findall(r'data-spec="(\w+)"', html):
-            if '"select":' in (site / f"_static/charts/specs/{name}.js").read_text(encoding="utf-8"):
-                marks = f'figure[data-spec="{name}"] svg.marks :is(.mark-symbol, .mark-line) path'
-                clicked += _answering({f":nth-match({marks}, 7)": _click}, [page], address, visit).total()
+        for name, _, spec in _figures(site, page):
+            if not any(param["name"].endswith("_click") for param in spec.get("params", [])):
+                continue
+            with visit() as v:
+                v.open(f"{address}/{page}").wait_for_charts()
+                figure = v.page.locator(f'figure[data-spec="{name}"]')
+                menu, svg = figure.locator("select"), figure.locator("svg.marks")
+                first, drawn = menu.input_value(), svg.inner_html()
+                mark = figure.locator("svg.marks :is(.mark-symbol, .mark-line).role-mark path").nth(7)
+                v.page.mouse.click(*_middle(mark))
+                v.page.wait_for_timeout(300)
+                assert menu.input_value() != first and svg.inner_html() != drawn, page
+                v.page.mouse.dblclick(*_middle(mark))
+                v.page.wait_for_timeout(300)
+                assert menu.input_value() == first, page
+                assert v.problems == []
+                clicked += 1
     assert clicked
 
 
-def _click(mark) -> None:
-    """Click the middle of a mark that is filled, a point of one that is a line."""
+def _middle(mark) -> tuple[float, float]:
+    """The middle of a mark that is filled, a point of one that is a line, on the screen."""
     mark.scroll_into_view_if_needed()
-    x, y = mark.evaluate("""path => {
+    return mark.evaluate("""path => {
       const box = path.getBoundingClientRect(), half = path.getTotalLength() / 2;
       const { x, y } = path.getPointAtLength(half).matrixTransform(path.getScreenCTM());
       return path.closest(".mark-line") ? [x, y] : [box.x + box.width / 2, box.y + box.height / 2];
     }""")
-    mark.page.mouse.click(x, y)
 
 
 def _answering(uses, pages, address, visit) -> Counter:
@@ -210,6 +244,92 @@ def _changes(svg, before: str) -> bool:
             return True
         svg.page.wait_for_timeout(50)
     return False
+
+
+def test_titles_have_words_for_every_setting_of_the_controls(chart_pages, address, visit):
+    followed = 0
+    with visit() as v:
+        for page in chart_pages:
+            v.open(f"{address}/{page}").wait_for_charts()
+            for figure in v.page.locator("figure.possym-chart").all():
+                titles = figure.evaluate(TITLES)
+                wrong = [title for title in titles if len(title) < 10 or re.search("undefined|NaN|null", title)]
+                assert wrong == [], page
+                followed += bool(titles)
+            assert v.problems == []
+    assert followed >= 8
+
+
+def test_titles_name_no_setting_that_a_control_changes(site, chart_pages):
+    """Words that name some entries of a menu are wrong for the others, unless they are computed from the choice."""
+    wrong = []
+    for page in chart_pages:
+        for _, caption, spec in _figures(site, page):
+            params = spec.get("params", [])
+            computed = any(param["name"] == "title" for param in params)
+            words = re.sub("<strong>.*?</strong>" if computed else "<[^>]*>", " ", unescape(caption))
+            for param in params:
+                bind = param.get("bind", {})
+                options = [f"{each:,}" if isinstance(each, int) else str(each) for each in bind.get("options", [])]
+                names = bind.get("labels") or options
+                named = {name for name in names if re.search(rf"(?<![\w.,]){re.escape(name)}(?![\w,.]*\w)", words)}
+                if named and named != set(names):
+                    wrong.append(f"{page}: {words} names {', '.join(sorted(named))}")
+    assert wrong == []
+
+
+def test_words_beside_sliders_are_those_that_the_reader_knows(address, visit):
+    with visit() as v:
+        v.open(f"{address}/index.html").wait_for_charts()
+        slider = v.page.locator("input[name=evaluation]")
+        clock = v.page.locator("figure.possym-chart svg text", has_text="step ")
+        for key in ("Home", "End", "ArrowLeft"):
+            slider.press(key)
+            v.page.wait_for_timeout(200)
+            beside = slider.evaluate("slider => slider.nextElementSibling.textContent")
+            assert clock.first.text_content() == f"step {beside}"
+            assert slider.get_attribute("aria-valuetext") == beside
+        assert v.problems == []
+
+
+def test_a_slider_ends_where_another_says(address, visit):
+    with visit() as v:
+        v.open(f"{address}/chapters/04-rope-geometry.html").wait_for_charts()
+        asked = v.page.locator("input[name=sigma]")
+        figure = asked.locator("xpath=ancestor::figure")
+        asked.press("End")
+        v.page.wait_for_timeout(200)
+        assert int(asked.input_value()) == int(figure.locator("input[name=n]").input_value()) - 1
+        figure.locator("input[name=n]").press("Home")
+        v.page.wait_for_timeout(200)
+        assert asked.input_value() == asked.get_attribute("max") == "1"
+        assert figure.evaluate("figure => figure.possymResult.view.signal('sigma')") == 1
+        assert v.problems == []
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_no_text_of_a_chart_is_cut(width, chart_pages, address, visit):
+    cut = []
+    with visit(width) as v:
+        for page in chart_pages:
+            v.open(f"{address}/{page}").wait_for_charts()
+            cut += [f"{page}: {text}" for text in v.page.evaluate(CUT)]
+    assert cut == []
+
+
+def test_a_chart_drawn_anew_at_another_width_keeps_its_settings_and_its_title(address, visit):
+    with visit(1200) as v:
+        v.open(f"{address}/chapters/09-length-generalization.html").wait_for_charts()
+        figure = v.page.locator("figure.possym-chart:has(select[name=hops])")
+        figure.locator("select").select_option("2")
+        title = figure.locator("figcaption strong")
+        expected = title.text_content()
+        assert "with 2 hops" in expected
+        v.page.set_viewport_size({"width": 360, "height": 800})
+        v.page.wait_for_timeout(1500)
+        assert figure.locator("select").input_value() == "2" and title.text_content() == expected
+        assert figure.evaluate("figure => figure.possymResult.view.signal('hops')") == "2"
+        assert v.problems == []
 
 
 def test_dark_mode_keeps_charts_readable_and_sliders_where_they_are(address, chart_pages, visit):
@@ -253,6 +373,15 @@ def test_a_folded_table_is_on_paper(address, visit):
         assert not table.evaluate("element => element.checkVisibility()")
         v.page.emulate_media(media="print")
         assert table.evaluate("element => element.checkVisibility()")
+
+
+def _figures(site, page) -> list[tuple[str, str, dict]]:
+    """Name, caption and specification of every chart of a page."""
+    html, found = (site / page).read_text(encoding="utf-8"), []
+    for name, caption in re.findall(r'data-spec="(\w+)"><figcaption>(.*?)</figcaption>', html, re.DOTALL):
+        spec = (site / f"_static/charts/specs/{name}.js").read_text(encoding="utf-8")
+        found.append((name, caption, json.loads(spec.partition(" = ")[2].rstrip(";\n"))))
+    return found
 
 
 def _has_slider(page, address, visit) -> bool:

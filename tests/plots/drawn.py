@@ -1,6 +1,7 @@
 """Read a chart as a reader gets it: drawn by Vega, its marks described by their aria-labels, its texts."""
 
 import copy
+import itertools
 import re
 from html import unescape
 
@@ -17,17 +18,49 @@ def draw(chart, **params) -> str:
     spec = copy.deepcopy(chart.to_dict())
     if "layer" in spec or "mark" in spec:
         spec.setdefault("width", 600)
-    known = {param["name"]: param for param in spec.get("params", [])}
-    for name, value in params.items():
-        options = known[name]["bind"].get("options")
-        assert options is None or value in options, f"{name} does not offer {value}"
-        known[name]["value"] = value
-    svg = vl_convert.vegalite_to_svg(spec)
+    svg = vl_convert.vegalite_to_svg(set_to(spec, params))
     for wrong in ("NaN", "undefined", "null", "Infinity"):
         assert wrong not in svg
     symbols = re.findall(r'role-legend-symbol"[^>]*><path[^>]*>', svg)
     assert not [symbol for symbol in symbols if re.search(r'(fill|stroke)="(black|#000)', symbol)], "dark on dark pages"
     return svg
+
+
+def set_to(spec: dict, params: dict) -> dict:
+    """The specification with its sliders and menus set to ``params``."""
+    known = {param["name"]: param for param in spec.get("params", [])}
+    for name, value in params.items():
+        options = known[name]["bind"].get("options")
+        assert options is None or value in options, f"{name} does not offer {value}"
+        known[name]["value"] = value
+    return spec
+
+
+def value_of(chart, expression: str, **params) -> str:
+    """What a Vega expression of the chart's parameters says, its sliders and menus set to ``params``."""
+    spec = set_to(copy.deepcopy(chart.to_dict()), params)
+    mark = {"type": "text", "text": {"expr": expression}}
+    svg = vl_convert.vegalite_to_svg({"data": {"values": [{}]}, "params": spec.get("params", []), "mark": mark})
+    return texts(svg)[0].replace("\xa0", " ")
+
+
+def title_of(chart, **params) -> str:
+    """The title of a chart, its sliders and menus set to ``params``."""
+    title = chart.to_dict()["title"]
+    text = title if isinstance(title, str) else title["text"]
+    return text if isinstance(text, str) else value_of(chart, text["expr"], **params)
+
+
+def titles_at_every_setting(chart) -> dict[tuple, str]:
+    """The title for every combination of the entries of menus and the ends of sliders."""
+    spec = chart.to_dict()
+    computed = isinstance(spec["title"], dict) and isinstance(spec["title"]["text"], dict)
+    bound = [param for param in spec.get("params", []) if "bind" in param and computed]
+    choices = [param["bind"].get("options") or [param["bind"]["min"], param["bind"]["max"]] for param in bound]
+    names = [param["name"] for param in bound]
+    return {
+        setting: title_of(chart, **dict(zip(names, setting, strict=True))) for setting in itertools.product(*choices)
+    }
 
 
 def marks(svg: str, kind: str) -> list[dict[str, str]]:
@@ -38,8 +71,9 @@ def marks(svg: str, kind: str) -> list[dict[str, str]]:
 
 
 def texts(svg: str) -> list[str]:
-    """Every text of the picture."""
-    return [unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", svg)]
+    """Every text of the picture, lines of one joined by spaces."""
+    found = [re.split("<[^>]*>", text) for text in re.findall(r"<text[^>]*>(.*?)</text>", svg)]
+    return [unescape(" ".join(filter(None, lines))) for lines in found]
 
 
 def unpacked(frame, columns) -> list[dict]:
@@ -60,11 +94,13 @@ def follows_the_convention(words) -> bool:
 
 
 def is_complete(chart) -> None:
-    """A chart can be read alone: a title, an alternative text, and axes with names."""
+    """A chart can be read alone: a title at any setting of its controls, an alternative text, and axes with names."""
     spec = chart.to_dict()
-    title = spec["title"]["text"] if isinstance(spec["title"], dict) else spec["title"]
-    assert len(title) > 10 and len(spec["description"]) > 40
-    for words in (title, spec["title"].get("subtitle") if isinstance(spec["title"], dict) else None):
+    titles = titles_at_every_setting(chart)
+    assert len(spec["description"]) > 40
+    for title in titles.values():
+        assert len(title) > 10 and not re.search("undefined|NaN|null|Infinity", title)
+    for words in (*titles.values(), spec["title"].get("subtitle") if isinstance(spec["title"], dict) else None):
         assert words is None or follows_the_convention(words)
     named = []
 

@@ -11,6 +11,7 @@ from possym.margins import smallest_turn
 from possym.plots import canonical as charts
 
 from ..claims_canonical_study import IDS, study
+from .drawn import title_of, titles_at_every_setting, value_of
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +25,6 @@ def data_of(chart):
     return [row for rows in sets for row in rows]
 
 
-def title_of(chart):
-    title = chart.to_dict()["title"]
-    return title if isinstance(title, str) else title["text"]
-
-
 def x_order(chart):
     spec = chart.to_dict()
     layer = spec.get("spec", spec)
@@ -37,7 +33,14 @@ def x_order(chart):
 
 def test_accuracy_by_angle_names_what_is_learnt_and_runs_from_fast_to_nope(tables):
     chart = charts.accuracy_by_angle(tables["accuracy"])
+    found = titles_at_every_setting(chart)
+    for (planes, maps), title in found.items():
+        assert title.startswith(f"Learnt to 90 % with {planes} and {maps}: ")
     assert "Index with IDs 1 to 7; Retrieval with IDs 10 to NoPE; Partial induction with no angle" in title_of(chart)
+    weak = tables["accuracy"].assign(accuracy=lambda t: t["accuracy"].where(t["piece"] != "fixed-maps", 0.5))
+    chart_of_weak = charts.accuracy_by_angle(weak)
+    assert "Index with no angle" in title_of(chart_of_weak, maps="fixed maps")
+    assert "Index with IDs 1 to 7" in title_of(chart_of_weak, maps="learnt maps")
     assert x_order(chart) == [*[str(i) for i in IDS if i], "NoPE"]
     rows = [r for r in data_of(chart) if (r["task"], r["first_id"], r["planes"]) == ("Index", 3, 16)]
     assert {r["maps"]: r["mean"] for r in rows} == pytest.approx({"learnt maps": 0.95, "fixed maps": 0.93})
@@ -48,7 +51,9 @@ def test_accuracy_by_place_opens_at_a_bent_angle_and_counts_shapes(tables):
     chart = charts.accuracy_by_place(tables["by_place"], "index", 16)
     assert "U at 3, inverse U at 0 of the 3 mismatched angles" in title_of(chart)
     (rank,) = [p["value"] for p in chart.to_dict()["params"] if p["name"] == "rank"]
-    assert [*[str(i) for i in IDS if i], "NoPE"][rank] in {"8", "9", "10"}
+    shown = [*[str(i) for i in IDS if i], "NoPE"]
+    assert shown[rank] in {"8", "9", "10"}
+    assert [value_of(chart, "rank_said", rank=place) for place in (0, len(shown) - 1)] == [shown[0], "NoPE"]
     words = [r["words"] for r in data_of(chart) if "words" in r]
     assert len(words) == len(IDS) and any(w.startswith("ID 8: U, bend +0.20") for w in words)
 
@@ -190,7 +195,11 @@ def test_titles_count_shapes_and_symbolic_angles(tables):
 def test_plane_scales_the_longest_to_one_and_keeps_sides_apart():
     contents = torch.zeros(1, 2, 5, 2)
     contents[0, 1] = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0], [0.0, 6.0], [0.0, 1.0]])
-    rows = data_of(charts.plane_in_training(contents, contents, [7], [0, 50], 2))
+    chart = charts.plane_in_training(contents, contents, [7], [0, 50], 2)
+    assert title_of(chart).startswith("Index at ID 7, step 50, first seed: resultant of the keys 0.71, of the queries")
+    assert title_of(chart, point=0).startswith("Index at ID 7, step 0, first seed: resultant of the keys 0.00, of the")
+    assert value_of(chart, "point_said") == "50"
+    rows = data_of(chart)
     last = [(r["side"], r["token"], r["x"], r["y"]) for r in rows if r["step"] == 50]
     assert last == [
         ("key", "symbol 1", 0.5, 0.0),

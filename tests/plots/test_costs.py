@@ -6,15 +6,25 @@ from possym import costs
 from possym.errors import InputError
 from possym.plots import costs as charts
 
-from .drawn import draw, is_complete, marks, texts
+from .drawn import draw, is_complete, marks, texts, title_of
 
 
 def test_the_chart_is_complete_and_its_title_is_computed():
     chart = charts.time_by_tokens()
     is_complete(chart)
-    found = costs.profile_seconds(costs.shapes()["Llama-3-70B"], 2**17)
-    hours = sum(found.values()) / 3600
-    assert f"takes {hours:.1f} hours, {found['planes'] / 3600 / hours:.0%} of them" in chart.to_dict()["title"]["text"]
+    for model in charts.MODELS:
+        found = costs.profile_seconds(costs.shapes()[model], 2**17)
+        hours = sum(found.values()) / 3600
+        said = f"at 131,072 tokens takes {hours:.1f} hours, {100 * found['planes'] / 3600 / hours:.0f} % of them"
+        assert title_of(chart, model=model).startswith(f"Profiling {model} {said}")
+        for cards in (1, 3, 8):
+            held = {
+                card: costs.longest(costs.shapes()[model], entry["memory"], cards) >= 2**17
+                for card, entry in costs.read()["cards"].items()
+            }
+            end = title_of(chart, model=model, cards=cards).partition("; it fits ")[2]
+            fits = "" if end.startswith("neither") else end.partition(", not")[0]
+            assert {card: f"{cards} × {card}" in fits for card in held} == held
 
 
 def test_lines_are_the_parts_of_the_chosen_model():

@@ -8,7 +8,7 @@ from possym.errors import InputError
 from possym.plots import generality as charts
 
 from ..general_study import GENERAL, PAIRS, study
-from .drawn import draw, is_complete, marks, texts, unpacked
+from .drawn import draw, is_complete, marks, texts, title_of, unpacked
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,8 @@ def test_shares_are_means_over_seeds(tables, gamma):
     for kind, count in (("positional", positional), ("symbolic", symbolic), ("neither", 4 - positional - symbolic)):
         assert float(found[row, kind]["heads"]) == pytest.approx(count, abs=0.051)
         assert float(found[row, kind]["share"].rstrip("%")) == pytest.approx(25 * count, abs=0.51)
-    assert "Between 75% and 100%" in chart.to_dict()["title"]["text"] or gamma == 0.05
+    low = {0.1: 75, 0.05: 25}[gamma]
+    assert title_of(chart, gamma=gamma).startswith(f"Between {low} % and 100 % of the heads end pure at γ = {gamma}")
 
 
 def test_layers_show_the_share_of_each_kind(tables):

@@ -12,9 +12,10 @@ from possym.plots import generalization as charts
 from possym.results import Study
 from possym.theory import index_bound, retrieval_bound
 
-from .drawn import draw, is_complete, marks, texts
+from .drawn import draw, is_complete, marks, texts, title_of, titles_at_every_setting
 
 LENGTHS = (17, 100, 1000)
+BOUND = "bound, scaled"
 
 
 def accuracy():
@@ -88,7 +89,8 @@ def test_accuracy_shows_medians_and_the_papers_readings():
     }
     medians = {(m["task"], m["length"]): m["median"] for m in marks(svg, "point") if "median" in m}
     assert medians["number", "100"] == "0.65" and medians["letter", "1000"] == "0.5"
-    assert any("At 1,000 tokens the median model is right on 45% (number) and 50% (letter)" in t for t in texts(svg))
+    assert title_of(chart) == "At 1,000 tokens the median model is right on 45 % (number) and 50 % (letter)"
+    assert title_of(chart, hops="1").endswith("right on 44 % (number) and 49 % (letter) with 1 hop")
     four = marks(draw(chart, hops="4"), "point")
     assert not any("source" in mark for mark in four)
     assert {(m["task"], m["length"]): m["median"] for m in four}["number", "100"] == "0.61"
@@ -118,9 +120,13 @@ def test_leads_have_the_bound_beside_them():
         ("number", lambda n: min(1 - math.cos(0.8), 2 * math.pi**2 / n**2)),
         ("letter", lambda n: 1 - math.cos(math.pi / 4 - n * 0.0027)),
     ):
-        for length in LENGTHS:
+        says = [length for length in LENGTHS if task == "number" or length * 0.0027 <= math.pi / 4]
+        for length in says:
             assert rows.loc[(task, length), "bound"] == pytest.approx(10 * function(length) / function(17), abs=1e-3)
-    svg = draw(chart, head="number, layer 0")
+        lines = [mark for mark in marks(draw(chart, head=f"{task}, layer 0"), "line mark") if mark["curve"] == BOUND]
+        assert len(lines) == 1 and rows.loc[task, "bound"].notna().sum() == len(says)
+    assert len(says) == 2  # of three lengths
+    svg = draw(chart)  # starts where most is lost
     assert [m["median"] for m in marks(svg, "point")] == ["10", "5", "1"]
     assert any("keeps 10% (number) and 100% (letter)" in text for text in texts(svg))
     blind = leads()[1].assign(weight=0.2)
@@ -201,6 +207,17 @@ def test_parts_follow_their_menus():
     chart = charts.parts_by_layer(parts())
     is_complete(chart)
     assert [m["median"] for m in marks(draw(chart), "point")] == ["0.55", "0.65"]
+    assert title_of(chart) == "Number task, 70 tokens: shielding layer 1 returns most, 45 % → 65 %"
+    assert title_of(chart, way="exposed", at=35) == "Number task, 35 tokens: layer 0 alone does most harm, down to 55 %"
+    assert title_of(chart, way="upto", source="forecast") == (
+        "Number task, 70 tokens, forecast: below 90 % once layers up to 0 see the extra tokens"
+    )
+    assert len(set(titles_at_every_setting(chart).values())) == 2 * 3 * 3  # sources, lengths, ways
+    held = parts().assign(accuracy=0.95)
+    assert title_of(charts.parts_by_layer(held)).endswith("shielding one layer returns nothing to 95 %")
+    assert title_of(charts.parts_by_layer(held), way="upto").endswith(
+        "90 % or more however many layers see the extra tokens"
+    )
     assert [m["median"] for m in marks(draw(chart, source="forecast", way="upto"), "point")] == ["0.56", "0.66"]
     assert [m["Accuracy"] for m in marks(draw(chart), "rule mark") if "Layer" not in m] == ["0.45"]
 
@@ -232,7 +249,10 @@ def test_repairs_follow_the_length_and_name_the_best():
     drawn = {(m["task"], m["repair"], m["which"]): m["median"] for m in marks(svg, "point")}
     assert len(drawn) == 8 and drawn["letter", "p-RoPE", "symbolic heads"] == "0.6"
     assert drawn["letter", "log length", "symbolic heads"] == "0.3"
-    assert any("At 100 tokens p-RoPE helps most" in text for text in texts(svg))
+    helps = "p-RoPE of symbolic heads helps most (number 30 % → 60 %, letter 30 % → 60 %)"
+    assert title_of(chart) == f"At 100 tokens {helps}" and title_of(chart, at=17) == f"At 17 tokens {helps}"
+    same = repairs().assign(accuracy=0.5)
+    assert title_of(charts.repairs_chart(same)) == "At 100 tokens nothing helps (number 50 %, letter 50 %)"
 
 
 def test_wrong_keys_name_the_nearest_miss():

@@ -12,7 +12,7 @@ from possym.errors import InputError
 from possym.plots import NEUTRAL, POSITIONAL, SYMBOLIC, learning
 
 from ..synthetic import PAPER_LIKE, STEPS, study
-from .drawn import draw, is_complete, marks, texts, unpacked
+from .drawn import draw, is_complete, marks, texts, title_of, unpacked, value_of
 
 
 @pytest.fixture(scope="module")
@@ -92,16 +92,20 @@ def test_the_title_of_accuracy_and_the_claims_have_one_median_though_few_evaluat
     steps = range(0, 7000, 10)
     made.tables["accuracy"] = pd.DataFrame(
         [
-            ("number", step, seed, "validation", hops, float(step >= 1010 + 1010 * hops))
+            ("number", step, seed, "validation", hops, float(step >= 1010 * (hops + seed)))
             for step in steps
             for seed in range(3)
             for hops in range(1, 5)
         ],
         columns=["task", "step", "seed", "split", "hops", "accuracy"],
     )
-    title = learning.accuracy_by_hops(made.tables["accuracy"], "number").to_dict()["title"]
-    assert title["text"].endswith("1 hop is first to reach 90 %, at median step 2,020; 4 hops are last, at 5,050")
-    assert title["subtitle"].endswith("; 50 of 700 evaluations drawn")
+    chart = learning.accuracy_by_hops(made.tables["accuracy"], "number")
+    said = "1 hop is first to reach 90 %, at {}step 2,020; 4 hops are last, at 5,050"
+    assert title_of(chart) == f"Number task: {said.format('median ')}"
+    assert title_of(chart, shown="seed1") == f"Number task, seed 1: {said.format('')}"
+    earlier = "1 hop is first to reach 90 %, at step 1,010; 4 hops are last, at 4,040"
+    assert title_of(chart, shown="seed0") == f"Number task, seed 0: {earlier}"
+    assert chart.to_dict()["title"]["subtitle"].endswith("; 50 of 700 evaluations drawn")
     assert hop_order(made).interval == "median steps 2,020, 3,030, 4,040, 5,050"
 
 
@@ -165,6 +169,16 @@ def test_the_plane_shows_every_head_at_the_chosen_moment(tables, task, evaluatio
             scaled.append((now - curve.min()) / (curve.max() - curve.min()))
         assert float(dot["entropy"]) == pytest.approx(np.median(scaled), abs=0.006)
     assert f"step {STEPS[evaluation]:,}" in texts(svg)
+    assert value_of(chart, "evaluation_said", evaluation=evaluation) == f"{STEPS[evaluation]:,}"
+    left = sum(min(float(dot["positional"]), float(dot["symbolic"])) < 0.9 for dot in dots)
+    said = f"{task.capitalize()} task, step {STEPS[evaluation]:,}: {left} of 12 heads have left the corner"
+    assert title_of(chart, task=task, evaluation=evaluation).startswith(said)
+
+
+@pytest.mark.parametrize(("symbolic", "left"), [(0.5, 12), (0.95, 0)])
+def test_a_head_leaves_the_corner_with_one_score(tables, symbolic, left):
+    scores = tables["scores"].assign(positional=0.95, symbolic=symbolic)
+    assert f": {left} of 12 heads have left" in title_of(learning.heads_in_plane(scores))
 
 
 def test_entropy_lines_are_medians(tables):

@@ -17,7 +17,7 @@ from possym.published import published
 from possym.tasks import Batch, LetterTask
 
 from ..mechanism_study import study
-from .drawn import draw, is_complete, marks, texts
+from .drawn import draw, is_complete, marks, texts, title_of
 
 TASK = LetterTask()
 
@@ -142,6 +142,9 @@ def test_dominant_frequencies_show_the_weighting_that_the_menu_picks(shares, wei
         )
         assert float(mark["median"]) == pytest.approx(np.median(expected), abs=0.051)
         assert int(mark["paper"]) == published("P2.table1.letter").value[int(mark["layer"])]
+    ends = {int(mark["layer"]): float(mark["median"]) for mark in found}
+    said = f"weighted by {weighting}, is {ends[0]:.0f} in layer 0 and {ends[11]:.0f} in the last"
+    assert title_of(chart, weighting=weighting).endswith(said)
 
 
 def test_planes_are_shown_before_and_after_rotation(model):
@@ -213,7 +216,12 @@ def test_causes_show_the_median_of_every_change(shares, chosen, hops):
 def test_the_title_of_causes_names_the_worst_layer(shares):
     table = shares["causes"].assign(accuracy=1.0)
     table.loc[(table["change"] == "self") & (table["places"] == "all") & (table["layer"] == 1), "accuracy"] = 0.75
-    assert "stays at 75.0% or above" in cause_charts.causes(table, "letter").title.text
+    chart = cause_charts.causes(table, "letter")
+    assert "stays at 75.0 % or above" in title_of(chart)
+    two = table.assign(accuracy=table["accuracy"].where(table["hops"] != 2, 1.0))
+    assert title_of(cause_charts.causes(two, "letter"), chosen="2 hops") == (
+        "Letter task, 2 hops: with a layer that moves nothing, median accuracy stays at 100.0 %"
+    )
 
 
 @pytest.mark.parametrize("instead", ["self", "uniform"])
@@ -253,5 +261,5 @@ def test_answers_are_means_over_seeds_and_hops(shares, chosen, hops):
         expected = np.mean([values(shares["rule"], "share", kind=kind, answer=answer, hops=h).mean() for h in hops])
         shown = mark.get("share", mark.get("Share of answers, mean over seeds"))
         assert float(shown.rstrip("%")) == pytest.approx(100 * expected, abs=0.6)
-    path = values(shares["rule"], "share", kind="disagree", answer="path").mean()
-    assert f"{path:.1%} of answers follow the path" in chart.title.text
+    path = np.mean([values(shares["rule"], "share", kind="disagree", answer="path", hops=h).mean() for h in hops])
+    assert f"{100 * path:.1f} % of answers follow the path" in title_of(chart, chosen=chosen)

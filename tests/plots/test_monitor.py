@@ -1,5 +1,7 @@
 """The chart of a monitored run draws what the table holds."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -37,6 +39,18 @@ def test_every_score_of_every_head_is_drawn():
     assert POSITIONAL in svg
     assert SYMBOLIC in svg
     assert [text for text in texts(svg) if text.startswith("layer")] == ["layer 0", "layer 1", "layer 2"]
+
+
+def test_the_menu_picks_out_one_head():
+    chart = heads_over_training(table())
+    assert svg_of_heads(draw(chart)) == 12
+    assert svg_of_heads(draw(chart, shown="layer 1, head 0")) == 2
+    assert {"name": "shown_click", "value": "name"} in chart.to_dict()["params"]
+
+
+def svg_of_heads(svg):
+    """How many lines are drawn in full strength."""
+    return len(re.findall(r'aria-roledescription="line mark"[^>]*opacity="0.8"', svg))
 
 
 def test_the_title_gives_the_means_at_the_end():

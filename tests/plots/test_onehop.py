@@ -1,5 +1,7 @@
 """Charts of one-hop prompts show their tables' numbers."""
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -30,6 +32,8 @@ def test_accuracy_has_a_point_for_every_cell_of_every_model(rows):
     assert sorted(drawn) == sorted(expected)
     assert chart.title.text == "In 4 of 4 models numbers fall below one half before letters do"
     assert draw(chart).count('aria-roledescription="rule mark"') == len(table) + 2
+    marked = re.findall(r'aria-label="[^"]*model: ([^";]*)"[^>]*opacity="([\d.]+)"', draw(chart, shown="made-up"))
+    assert {(model == "made-up", opacity) for model, opacity in marked} == {(True, "1"), (False, "0.12")}
 
 
 def test_habits_add_up(rows):

@@ -10,6 +10,8 @@ from possym.errors import InputError
 from possym.experiments import real_models
 from possym.plots import POSITIONAL, SYMBOLIC, real
 
+from .drawn import draw, texts, title_of
+
 TASK = "binding, 8 pairs"
 
 
@@ -46,6 +48,16 @@ def test_plane_holds_every_head_and_its_profile(means, frequencies):
     assert profiles["layer 2, head 1"]["symbolic"] == pytest.approx(one.symbolic.tolist(), abs=1e-3)
     assert profiles["layer 2, head 1"]["frequency_id"] == [1, 2, 3, 4]
     assert f"r = {np.corrcoef(means.positional, means.symbolic)[0, 1]:.2f}" in chart.title.subtitle
+
+
+def test_the_menu_of_heads_starts_at_the_one_that_leads_and_its_panels_name_it(means, frequencies):
+    chart = real.plane_with_profile(means, frequencies)
+    (menu,) = [param for param in chart.to_dict()["params"] if "bind" in param]
+    start = means.loc[means["lead"].idxmax()]
+    assert menu["value"] == f"layer {start.layer:.0f}, head {start['head']:.0f}"
+    assert menu["bind"]["options"] == [f"layer {row.layer}, head {row.head}" for row in means.itertuples()]
+    for name in (menu["value"], "layer 2, head 1"):
+        assert [text for text in texts(draw(chart, shown=name)) if text.startswith("layer ")] == [name]
 
 
 def test_titles_follow_the_data(means, frequencies):
@@ -90,9 +102,13 @@ def split(fast, slow):
 
 
 def test_frequency_title_speaks_of_planes_with_large_logits():
-    title = real.scores_by_frequency(split((1.0, 0.6), (0.5, 1.0)), TASK).title.text
-    assert "by statements fast frequencies positional, slow frequencies symbolic; by tokens" in title
-    title = real.scores_by_frequency(split((0.95, 1.0), (0.6, 0.55)), TASK).title.text
+    chart = real.scores_by_frequency(split((1.0, 0.6), (0.5, 1.0)), TASK)
+    said = "the planes with the largest logits: fast frequencies positional, slow frequencies symbolic"
+    for cut in ("statements", "tokens"):
+        assert title_of(chart, cut=cut) == f"Moved by {cut}, {said}"
+        alike = f"Moved by {cut}, all planes: fast frequencies both alike, slow frequencies both alike"
+        assert title_of(chart, cut=cut, scope="all planes") == alike
+    title = title_of(real.scores_by_frequency(split((0.95, 1.0), (0.6, 0.55)), TASK))
     assert "fast frequencies both alike, slow frequencies both alike" in title
 
 

@@ -25,7 +25,7 @@ from possym.theory import (
 from possym.theory.statements_p1 import pair_margins
 
 from .drawn import draw as draw_chart
-from .drawn import marks
+from .drawn import marks, title_of, value_of
 
 
 def drawn(chart, layer, fields, **settings):
@@ -45,7 +45,7 @@ def drawn(chart, layer, fields, **settings):
     alone = {
         "datasets": spec.get("datasets", {}),
         "data": part["data"],
-        "params": [{"name": param["name"], "value": param["value"]} for param in params],
+        "params": [{key: value for key, value in param.items() if key != "bind"} for param in params],
         "transform": [*part["transform"], {"calculate": label, "as": "row"}],
         "mark": "point",
         "encoding": {"description": {"field": "row", "type": "nominal"}, "x": {"value": 1}},
@@ -126,7 +126,7 @@ def test_wavelengths(proportion, factor, logbase, logtrained, loglength):
     for name, angles in expected.items():
         rows = drawn(
             geometry.wavelengths(),
-            [0],
+            [1],
             ["id", "angle"],
             scaling=name,
             factor=factor,
@@ -138,6 +138,45 @@ def test_wavelengths(proportion, factor, logbase, logtrained, loglength):
         found = dict(rows)
         angles = torch.where(scaling.proportional(128, base, proportion) > 0, angles, 0)
         assert [found[k + 1] for k in range(64)] == pytest.approx(angles.tolist(), rel=1e-4, abs=1e-12), name
+
+
+def test_wavelengths_stand_beside_those_without_scaling():
+    chart = geometry.wavelengths()
+    plain = dict(drawn(chart, [0], ["id", "plain"], logbase=5))
+    expected = 2 * math.pi / torch.tensor([10.0 ** (-5 * 2 * k / 128) for k in range(64)], dtype=torch.float64)
+    assert [plain[k + 1] for k in range(64)] == pytest.approx(expected.tolist(), rel=1e-4)
+    for scaling_name in geometry.SCALINGS:
+        for length in (8, 14, 20):
+            settings = {"scaling": scaling_name, "loglength": length, "logbase": 5}
+            after, before = map(int, re.findall(r"\d+", drawn(chart, [4], ["words"], **settings)[0][0]))
+            turned = [w <= 2**length for w in expected.tolist()]
+            assert before == sum(turned) and after <= before, settings
+        at_first = {"scaling": scaling_name}
+        after, before = map(int, re.findall(r"\d+", drawn(chart, [4], ["words"], **at_first)[0][0]))
+        assert after < before, "the first view shows no effect"
+
+
+def test_sliders_show_what_the_reader_knows():
+    chart = geometry.wavelengths()
+    settings = {"loglength": 14, "logbase": 4}
+    assert [value_of(chart, f"{name}_said", **settings) for name in settings] == ["16,384", "10,000"]
+    index = geometry.index_logits()
+    for n in (2, 57):
+        assert value_of(index, "sigma_most", n=n) == str(n - 1)
+
+
+@pytest.mark.parametrize(("theta", "alphabet"), [(0.0027, 8), (0.01, 5), (0.05, 26), (0.05, 2)])
+def test_the_title_of_retrieval_names_the_first_length_that_errs(theta, alphabet):
+    title = title_of(theory.retrieval_discrepancy(), theta=theta, alphabet=alphabet)
+    first, end = (int(number) for number in re.findall(r"from n = (\d+) on, while the bound ends at (\d+)", title)[0])
+    assert retrieval_margin(first, theta, alphabet) < 0
+    assert first == 2 or retrieval_margin(first - 1, theta, alphabet) > 0
+    assert end == round(2 * math.pi / alphabet / theta)
+
+
+def test_the_title_of_retrieval_without_angle_promises_what_holds():
+    assert title_of(theory.retrieval_discrepancy(), theta=0) == "Retrieval: without an angle the head never errs"
+    assert min(retrieval_margin(300, 0.0, alphabet) for alphabet in (2, 8, 26)) > 0
 
 
 def test_constructed_logits():
@@ -161,7 +200,7 @@ def test_every_chart_states_a_finding_and_describes_itself():
         theory.weight_by_place(),
     ):
         spec = chart.to_dict()
-        assert len(spec["title"]["text"]) > 20 and len(spec["description"]) > 60
+        assert len(title_of(chart)) > 20 and len(spec["description"]) > 60
         assert len(json.dumps(spec)) < 40_000
 
 
