@@ -222,7 +222,7 @@ def profile_seconds(shape: Shape, tokens: int, measured: dict[str, float] | None
         measured: as `rates` returns them; None for those of the Llama-3-8B shape.
 
     >>> round(sum(profile_seconds(shapes()["Llama-3-8B"], 2048).values()), 6)
-    0.431
+    0.418
     """
     measured = rates() if measured is None else measured
     return {part: count * measured[part] for part, count in amounts(shape, tokens).items()}
