@@ -90,6 +90,8 @@ def collect(prompts: pd.DataFrame, replies: list[Reply | None]) -> pd.DataFrame:
         raise InputError(
             f"{len(replies)} replies to {len(prompts)} prompts: give one a prompt, None where there is none"
         )
+    for reply in replies:
+        need(reply, (Reply, type(None)), "a reply")
     rows = [tuple(reply) if reply is not None else (None, -1, False, None) for reply in replies]
     said = pd.DataFrame(rows, columns=["reply", "tokens", "ended", "first"], index=prompts.index)
     both = pd.concat([prompts, said], axis=1)
@@ -126,6 +128,8 @@ def graded(answers: pd.DataFrame) -> pd.DataFrame:
     check_table(answers, {*KEYS, "answer", "reply"})
     if answers["reply"].isna().any():
         raise InputError(f"{int(answers['reply'].isna().sum())} prompts have no reply: ask them, or drop their rows")
+    for answer in answers["answer"]:
+        need(answer, str, "an answer")
     item = pd.Series([item_of(reply) for reply in answers["reply"]], index=answers.index, dtype="object")
     correct = [
         said is not None and said.lower() == answer.lower()
@@ -154,6 +158,8 @@ def accuracy(answers: pd.DataFrame, what: str = "correct") -> pd.DataFrame:
     """
     need(what, str, "what")
     check_table(answers, {"kind", "length", "run", what})
+    if not pd.api.types.is_bool_dtype(answers[what]):
+        raise InputError(f"what = {what!r}: give a column of True and False")
     rows = []
     for (kind, length), cell in answers.groupby(["kind", "length"], sort=True):
         runs = cell.groupby("run")[what].mean()
@@ -168,6 +174,7 @@ def wilson(right: int, total: int) -> tuple[float, float]:
     >>> [round(limit, 3) for limit in wilson(0, 100)]
     [0.0, 0.037]
     """
+    right, total = need(right, int, "right"), need(total, int, "total")
     if not 0 <= right <= total or total < 1:
         raise InputError(f"{right} of {total}: give a count from 0 to a total of at least 1")
     interval = binomtest(right, total).proportion_ci(method="wilson")

@@ -314,7 +314,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces ``path`` if the block succeeds and vanishes if not, however that ends.
 
     Raises:
-        ResultsError: the file cannot be written, such as for want of room.
+        ResultsError: the file cannot be written, such as for want of room, or is no file but a device or folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -324,6 +324,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
     'whole'
     """
     path = Path(path)
+    with writing(path):
+        if path.exists() and not path.is_file():
+            raise ResultsError(f"{path} is no file but a device, pipe or folder: give a file")
     with writing(path), scratch(path.parent) as folder:
         yield folder / path.name
         os.replace(folder / path.name, path)

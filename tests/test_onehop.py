@@ -138,3 +138,19 @@ def test_wrong_arguments_are_refused(prompts):
             call()
     with pytest.raises(InputError, match="no letter prompts of length 16"):
         onehop.screen(onehop.collect(prompts, replies(prompts, bool)).query("length == 12"))
+
+
+@pytest.mark.parametrize(("right", "total"), [("a", 1), (1.5, 2), (None, 3)])
+def test_counts_that_are_none_have_no_interval(right, total):
+    with pytest.raises(InputError, match="right"):
+        onehop.wilson(right, total)
+
+
+def test_replies_and_columns_of_the_wrong_kind_are_refused():
+    prompts = onehop.draw(1, lengths=(12,), runs=1)
+    with pytest.raises(InputError, match="a reply is of type str"):
+        onehop.collect(prompts, ["a"] * len(prompts))
+    with pytest.raises(InputError, match="an answer is of type int"):
+        onehop.graded(prompts.assign(reply="a", answer=3))
+    with pytest.raises(InputError, match="column of True and False"):
+        onehop.accuracy(prompts, "text")

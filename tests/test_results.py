@@ -343,3 +343,11 @@ def test_two_runs_of_one_study_wait_for_each_other(tmp_path, compute, runs):
     printed = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert "".join(printed).count("run") == runs
+
+
+def test_a_device_or_pipe_is_never_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ResultsError, match="no file but a device"), results.atomic_write(pipe) as path:
+        path.write_text("new")
+    assert pipe.is_fifo()

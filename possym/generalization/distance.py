@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need
+from ..errors import need
 from ..models.ensemble import Ensemble
 from ..tasks import Batch
 from ..tasks.batch import check_count
 from ..tasks.multihop import TARGETS
 from .attending import all_frequencies, last_contents, turned_pair
-from .sweep import WINDOW, last_logits
+from .sweep import WINDOW, check_batch, last_logits
 
 
 @torch.no_grad()
@@ -41,8 +41,7 @@ def wrong_keys(model: Ensemble, batch: Batch, layer: int, reach: int) -> Tensor:
     need(model, Ensemble, "model")
     check_count("layer", layer, 0, model.config.layers - 1)
     check_count("reach", reach, 0)
-    if batch.tokens.ndim != 3 or batch.tokens.shape[-1] != WINDOW:
-        raise InputError(f"tokens {tuple(batch.tokens.shape)}: give (E, B, {WINDOW})")
+    check_batch(model, batch, 1)
     query, key = last_contents(model, batch.tokens)[layer]
     frequencies = all_frequencies(model.config).to(key.device)
     step = batch.path[..., 1]  # (E, B)

@@ -22,7 +22,7 @@ from ..tasks import Batch, LetterTask, NumberTask
 from ..tasks.batch import check_count
 from ..tasks.multihop import MAX_HOPS, TARGETS
 from .attending import Before, all_frequencies, attention_beyond, run_before, side_by_side
-from .sweep import TOKENS, WINDOW, Precision, check_model, sample_members
+from .sweep import TOKENS, WINDOW, Precision, check_batch, check_means, check_model, sample_members
 
 RELOCATED = 1024
 PIECE = 2**26
@@ -66,10 +66,8 @@ def forecast(
     check_count("length", length, WINDOW)
     check_count("relocated", relocated, 1)
     layers = check_layers(model, exposed)
-    if batch.tokens.ndim != 3 or batch.tokens.shape[1] < 2 or batch.tokens.shape[2] != WINDOW:
-        shape = tuple(batch.tokens.shape)
-        raise InputError(f"tokens {shape}: give (E, B, {WINDOW}) with at least two windows a member")
-    precision = precision or Precision.of(batch.tokens.device)
+    check_batch(model, batch, 2)
+    precision = check_means(model, source, precision)
     rows = max(2, PIECE // (model.members * model.config.heads * WINDOW * (WINDOW + relocated)))
     count = batch.tokens.shape[1]
     starts = list(range(0, count - 1, rows))
@@ -183,7 +181,7 @@ def measured_parts(
     check_model(model, task)
     check_count("length", length, WINDOW + 1)
     check_count("count", count, 1)
-    precision = precision or Precision.of(source.device)
+    precision = check_means(model, source, precision)
     asked = ways(model.config.layers)
     piece = max(1, TOKENS // 2 // (length * model.members))
     totals = {way: torch.zeros(model.members, len(sets), device=source.device) for way, sets in asked.items()}

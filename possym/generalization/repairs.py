@@ -20,7 +20,7 @@ from ..rope import frequencies
 from ..tasks import LetterTask, NumberTask
 from ..tasks.batch import check_count
 from .attending import all_frequencies, attention, side_by_side
-from .sweep import TOKENS, WINDOW, Precision, check_model, sample_members
+from .sweep import TOKENS, WINDOW, Precision, check_means, check_model, sample_members
 
 KEPT = 0.75
 
@@ -79,6 +79,7 @@ def settings(name: str, config: Sizes, length: int) -> tuple[Tensor, float]:
     tensor([0.5000, 0.0500, 0.0050, 0.0005], dtype=torch.float64)
     """
     need(name, str, "repair")
+    need(config, Sizes, "config")
     if name not in REPAIRS:
         raise InputError(f"repair {name!r}: known repairs are {', '.join(REPAIRS)}")
     check_count("length", length, WINDOW)
@@ -126,7 +127,7 @@ def repaired(
         heads = torch.ones(shape, dtype=torch.bool)
     if not isinstance(heads, Tensor) or heads.shape != shape or heads.dtype != torch.bool:
         raise InputError(f"heads: give {shape} booleans, one for each head of each layer of each member")
-    precision = precision or Precision.of(source.device)
+    precision = check_means(model, source, precision)
     heads = heads.to(source.device)
     usual = all_frequencies(config).to(source.device)
     angles, factor = (usual, 1.0) if repair is None else settings(repair, config, length)

@@ -13,8 +13,10 @@ from scipy import stats
 
 from ..dynamics import need
 from ..errors import InputError
+from ..errors import need as kind_of
 from ..settings import LEARNT
 from ..statistics import Estimate
+from ..tasks.batch import check_count
 
 LEVEL = 0.9
 KIND = ("task", "learning_rate")
@@ -33,14 +35,23 @@ def crossing(lengths: Sequence[float], accuracy: Sequence[float], level: float =
         The length; the first one where accuracy starts below the level, infinity where it never falls below.
 
     Raises:
-        InputError: lengths that do not ascend, or another number of accuracies.
+        InputError: lengths that do not ascend from above 0, another number of accuracies, or one that is NaN; a level
+            that is no share.
 
     >>> round(crossing([10, 100, 1000], [1.0, 0.95, 0.85]), 3)
     316.228
     """
-    lengths, accuracy = np.asarray(lengths, float), np.asarray(accuracy, float)
-    if lengths.ndim != 1 or lengths.shape != accuracy.shape or not len(lengths) or (np.diff(lengths) <= 0).any():
+    level = kind_of(level, (int, float), "level")
+    if not 0 <= level <= 1:
+        raise InputError(f"level = {level}: give a share from 0 to 1")
+    try:
+        lengths, accuracy = np.asarray(lengths, float), np.asarray(accuracy, float)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"lengths or accuracy hold something else than numbers ({error}): give numbers") from None
+    if lengths.ndim != 1 or lengths.shape != accuracy.shape or not len(lengths) or not (np.diff(lengths) > 0).all():
         raise InputError(f"lengths {lengths.tolist()}: give ascending lengths with one accuracy each")
+    if not lengths[0] > 0 or np.isnan(accuracy).any():
+        raise InputError(f"lengths {lengths.tolist()}: give lengths above 0, and no accuracy that is NaN")
     below = np.flatnonzero(accuracy < level)
     if not len(below):
         return math.inf
@@ -64,6 +75,7 @@ def crossings(table: pd.DataFrame, by: list[str], value: str = "accuracy", level
     >>> crossings(table, ["seed"]).values.tolist()
     [[0, 100, True]]
     """
+    check_by(by)
     need(table, [*by, "length", value])
     rows = []
     for names, curve in table.groupby(by):
@@ -91,6 +103,7 @@ def failing_layers(parts: pd.DataFrame, by: list[str], level: float = LEVEL) -> 
     >>> failing_layers(table, ["seed"])[["length", "first", "cause", "returned"]].values.tolist()
     [[35.0, 1.0, 1.0, 0.9]]
     """
+    check_by(by)
     need(parts, [*by, "way", "layer", "length", "accuracy"])
     rows = []
     for names, model in parts.groupby(by):
@@ -101,6 +114,8 @@ def failing_layers(parts: pd.DataFrame, by: list[str], level: float = LEVEL) -> 
         there = model[model["length"] == length]
         upto = there[(there["way"] == "upto") & (there["accuracy"] < level)]
         shielded = there[there["way"] == "shielded"].sort_values("layer")
+        if shielded.empty:
+            raise InputError(f"parts: no rows of way shielded at length {length}: give what measured_parts measures")
         best = shielded["accuracy"].idxmax()
         rows.append(
             [*names, length, accuracy, upto["layer"].min(), shielded.loc[best, "layer"], shielded.loc[best, "accuracy"]]
@@ -127,6 +142,8 @@ def predictions(points: pd.DataFrame, features: pd.DataFrame, training: Sequence
         InputError: no training seeds, no others, or a seed without features.
     """
     need(points, ["seed", "observed", "forecast"])
+    kind_of(features, pd.DataFrame, "features")
+    kind_of(training, (list, tuple, range), "training")
     known = points[points["seed"].isin(training)]
     held_out = points[~points["seed"].isin(training)]
     if known.empty or held_out.empty or not set(points["seed"]) <= set(features.index):
@@ -163,6 +180,7 @@ def quality(predicted: pd.DataFrame, *, draws: int = 2000, seed: int = 0) -> pd.
     >>> quality(table, draws=50)["value"].round(3).tolist()
     [1.0, 1.0]
     """
+    draws, seed = check_count("draws", draws, 1), check_count("seed", seed, 0)
     need(predicted, ["way", "predicted", "observed"])
     rows = []
     for way, group in predicted.groupby("way", sort=False):
@@ -330,6 +348,13 @@ def kept_leads(seen: pd.DataFrame) -> pd.DataFrame:
     need(seen, ["task", "seed", "length", "median"])
     curves = seen.groupby(["task", "seed", "length"])["median"].median().unstack("length")
     return (curves.iloc[:, -1] / curves.iloc[:, 0]).unstack("task")
+
+
+def check_by(by: Sequence[str]) -> None:
+    """Raise an InputError unless ``by`` is a list of columns, with one at least."""
+    kind_of(by, (list, tuple), "by")
+    if not by:
+        raise InputError("by is empty: give at least one column that tells curves apart")
 
 
 def bootstrap(function, x: np.ndarray, y: np.ndarray, draws: int, seed: int) -> Estimate:

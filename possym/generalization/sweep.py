@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import InputError, need
 from ..models.ensemble import Ensemble
 from ..tasks import Batch, LetterTask, NumberTask
-from ..tasks.batch import check_count
+from ..tasks.batch import Task, check_count
 from .attending import all_frequencies, causal, last_contents, side_by_side, turned_pair
 
 TOKENS = 2**20
@@ -75,7 +75,13 @@ def sample_members(
     source: torch.Generator,
     hops: int | None = None,
 ) -> Batch:
-    """Draw ``count`` sequences for each member, (members, count, …); ``hops`` None: 1 to 4 in equal share over all."""
+    """Draw ``count`` sequences for each member, (members, count, …); ``hops`` None: 1 to 4 in equal share over all.
+
+    Raises:
+        InputError: no task, or numbers that it cannot draw.
+    """
+    need(task, Task, "task")
+    members, count = check_count("members", members, 1), check_count("count", count, 1)
     batch = task.sample(members * count, hops=hops, length=length, generator=source)
     return Batch(*(field.unflatten(0, (members, count)) for field in batch))
 
@@ -115,7 +121,8 @@ def sweep(
     check_model(model, task)
     check_count("length", length, WINDOW)
     check_count("count", count, 1)
-    precision = precision or Precision.of(source.device)
+    precision = check_means(model, source, precision)
+    check_looks(model, looks)
     together = max(1, min(model.members, TOKENS // length))
     groups = []
     for first in range(0, model.members, together):
@@ -179,13 +186,15 @@ def looked_at(model: Ensemble, batch: Batch) -> Looks:
         batch: sequences of training length with a leading member axis, every number of hops among them.
 
     Raises:
-        InputError: a number of hops is missing.
+        InputError: a number of hops is missing, or arguments that do not fit each other.
 
     >>> from possym.models.gptj import GPTJConfig, GPTJEnsemble
     >>> model = GPTJEnsemble(GPTJConfig(vocabulary_size=136, layers=2, width=8), seeds=[0])
     >>> looked_at(model, sample_members(NumberTask(), 1, 8, 17, torch.Generator())).weight.shape
     torch.Size([1, 2, 1, 4])
     """
+    need(model, Ensemble, "model")
+    check_batch(model, batch, 1, None)
     if any(not (batch.hops == h).any(1).all() for h in HOPS):
         raise InputError("batch: give every member sequences of 1, 2, 3 and 4 hops")
     frequencies = all_frequencies(model.config)
@@ -216,6 +225,7 @@ def plane_norms(model: Ensemble, tokens: Tensor) -> Tensor:
     >>> plane_norms(model, torch.arange(17)[None]).shape
     torch.Size([1, 2, 1, 4])
     """
+    need(model, Ensemble, "model")
     frequencies = all_frequencies(model.config)
     found = []
     for query, key in last_contents(model, tokens):
@@ -240,3 +250,43 @@ def check_model(model: Ensemble, task: NumberTask | LetterTask) -> None:
             f"the model knows {model.config.vocabulary_size} tokens, the task has {len(task.vocabulary)}: give the "
             "task that the model was trained on"
         )
+
+
+def check_means(model: Ensemble, source: torch.Generator, precision: Precision | None) -> Precision:
+    """Return the precision asked for or the device's; raise an InputError for a generator or a precision that is none.
+
+    The generator must be on the model's device.
+    """
+    need(source, torch.Generator, "source")
+    need(precision, (Precision, type(None)), "precision")
+    device = next(model.parameters()).device
+    if source.device != device:
+        raise InputError(f"source is a generator on {source.device}, the model is on {device}: give one on {device}")
+    return precision or Precision.of(device)
+
+
+def check_looks(model: Ensemble, looks: Looks | None) -> None:
+    """Raise an InputError unless looks are None or what `looked_at` says of such a model."""
+    need(looks, (Looks, type(None)), "looks")
+    shape = (model.members, model.config.layers, model.config.heads, len(HOPS))
+    if looks is not None and (looks.step.shape != shape or looks.step.dtype != torch.int64):
+        raise InputError(f"looks: give what looked_at returns for this model, steps {shape}")
+
+
+def check_batch(model: Ensemble, batch: Batch, least: int, length: int | None = WINDOW) -> None:
+    """Raise an InputError unless a batch is on the model's device and holds so many sequences a member at least.
+
+    ``length`` None takes any.
+    """
+    need(batch, Batch, "batch")
+    for name, field in zip(batch._fields, batch, strict=True):
+        need(field, Tensor, f"batch.{name}")
+    tokens, device = batch.tokens, next(model.parameters()).device
+    fits = tokens.ndim == 3 and tokens.shape[0] == model.members and tokens.shape[1] >= least
+    if not fits or length not in (None, tokens.shape[2]):
+        raise InputError(
+            f"tokens {tuple(tokens.shape)}: give (E, B, {length or 'T'}) with E = {model.members} and B at least "
+            f"{least}, as sample_members draws them"
+        )
+    if any(field.shape[:2] != tokens.shape[:2] or field.device != device for field in batch):
+        raise InputError(f"batch: give fields that are all {tuple(tokens.shape[:2])}, and on {device} as the model is")

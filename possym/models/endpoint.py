@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import filelock
 from tqdm import tqdm
@@ -28,6 +29,8 @@ from .runners import Reply, check_texts
 
 CHARACTERS_A_TOKEN = 2  # a sequence "k q a" is a token every second character, and prose has fewer
 ROUNDS = 3
+DAY = 86_400
+LIMITS = ("max_completion_tokens", "max_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +75,12 @@ class Endpoint:
             need(getattr(self, name), str, name)
             if not getattr(self, name):
                 raise InputError(f"{name} is empty")
-        if not self.base_url.startswith(("http://", "https://")):
-            raise InputError(f"base_url = {self.base_url!r}: give an address that begins with http:// or https://")
+        check_texts([self.model], "model")
+        if not is_address(self.base_url):
+            raise InputError(
+                f"base_url = {self.base_url!r}: give an address that begins with http:// or https://, such as "
+                "http://localhost:8000/v1"
+            )
         for name, positive in (
             ("input_price", False),
             ("output_price", False),
@@ -84,15 +91,23 @@ class Endpoint:
             need(value, (int, float), name)
             if not math.isfinite(value) or value < 0 or (positive and value == 0):
                 raise InputError(f"{name} = {value}: give a number {'above' if positive else 'from'} 0")
+        if self.timeout > DAY or self.requests_per_minute * DAY < 60:
+            raise InputError(
+                f"timeout = {self.timeout}, requests_per_minute = {self.requests_per_minute}: give such that no "
+                "request and no pause takes longer than a day"
+            )
         check_count("workers", self.workers, 1, 64)
         check_count("retries", self.retries, 0, 100)
         need(self.settings, Mapping, "settings")
         if wrong := {"model", "messages", "stream", "n"} & set(self.settings):
             raise InputError(f"settings holds {', '.join(sorted(wrong))}, which the runner sets itself: leave it out")
         try:
-            json.dumps(dict(self.settings), allow_nan=False)
-        except (TypeError, ValueError) as error:
+            json.dumps(dict(self.settings), allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
             raise InputError(f"settings cannot be sent as JSON ({error}): give plain values") from None
+        for name in LIMITS:
+            if name in self.settings:
+                check_count(f"settings[{name!r}]", self.settings[name], 1)
 
     def identity(self) -> dict[str, Any]:
         """Return what an answer depends on besides its prompt."""
@@ -134,8 +149,8 @@ def plan(endpoint: Endpoint, texts: list[str], answers: str | Path) -> Plan:
     prompts = {prompt_id(text): text for text in texts}
     left = [text for name, text in prompts.items() if name not in known]
     sent = sum(math.ceil(len(text) / CHARACTERS_A_TOKEN) for text in left)
-    limits = [endpoint.settings[name] for name in ("max_completion_tokens", "max_tokens") if name in endpoint.settings]
-    received = len(left) * (limits[0] if limits and isinstance(limits[0], int) else 16)
+    limits = [endpoint.settings[name] for name in LIMITS if name in endpoint.settings]
+    received = len(left) * (limits[0] if limits else 16)
     cost = (sent * endpoint.input_price + received * endpoint.output_price) / 1e6
     return Plan(len(prompts), len(left), sent, received, cost)
 
@@ -171,12 +186,19 @@ def ask(
             retries; what was answered is kept, and calling again goes on from there.
     """
     need(send, bool, "send")
+    need(progress, bool, "progress")
+    need(say, Callable, "say")
     say(f"{plan(endpoint, texts, answers)}.")
     path = Path(answers)
     if send:
         key = os.environ.get(endpoint.key_variable)
         if not key:
             raise InputError(f"the environment variable {endpoint.key_variable} is empty: put the endpoint's key there")
+        if not (key.isascii() and key.isprintable()) or key != key.strip():
+            raise InputError(
+                f"the environment variable {endpoint.key_variable} holds spaces around the key, a line break or a "
+                "letter outside ASCII, which no header can carry: put the bare key there"
+            )
         with client_of(endpoint, key) as client, locked(path):
             begin(endpoint, path)
             for _ in range(ROUNDS):
@@ -256,6 +278,20 @@ def usable(answer: Any) -> Reply | None:
     return Reply(text, used if isinstance(used, int) else -1, ended) if isinstance(text, str) else None
 
 
+def is_address(url: str) -> bool:
+    """Return whether a text is an address of http or https: a host, maybe a port, nothing unprintable.
+
+    >>> is_address("http://localhost:8000/v1"), is_address("http://:8000"), is_address("http://host:port")
+    (True, False, False)
+    """
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return known and url.isprintable() and " " not in url
+
+
 @contextmanager
 def client_of(endpoint: Endpoint, key: str) -> Iterator[Any]:
     """Yield a client that spaces its requests, repeated ones included."""
@@ -328,16 +364,21 @@ def stored(endpoint: Endpoint, answers: str | Path) -> dict[str, Reply]:
     """
     need(answers, (str, Path), "answers")
     path = Path(answers)
-    if not path.exists():
-        return {}
     known: dict[str, Reply] = {}
     try:
+        if not path.exists():
+            return {}
+        if not path.is_file():
+            raise ValueError("it is a device, pipe or folder")
         text = path.read_text(encoding="utf-8")
         first, *lines = text[: text.rfind("\n") + 1].splitlines() or [json.dumps(endpoint.identity())]
         made = json.loads(first)
         for line in map(json.loads, lines):
-            known[line["prompt"]] = Reply(line["text"], line["tokens"], line["ended"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+            reply = Reply(line["text"], line["tokens"], line["ended"])
+            if list(map(type, reply[:3])) != [str, int, bool]:
+                raise ValueError(f"{line} is no answer")
+            known[line["prompt"]] = reply
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ResultsError(f"{path} is not a file of answers ({error}): give another file") from None
     if made != json.loads(json.dumps(endpoint.identity())):
         raise ResultsError(

@@ -58,7 +58,11 @@ class LocalRunner:
         need(chat, (bool, type(None)), "chat")
         if not hasattr(model, "generate") or not hasattr(model, "config"):
             raise UnsupportedModelError(f"model is a {type(model).__name__}: give a causal model of transformers")
-        if not callable(tokenizer):
+        if getattr(model.config, "is_encoder_decoder", False):
+            raise UnsupportedModelError(
+                f"model is a {type(model).__name__}, an encoder with a decoder: give a causal one"
+            )
+        if not callable(tokenizer) or not hasattr(tokenizer, "decode"):
             raise InputError(f"tokenizer is a {type(tokenizer).__name__}: give the model's tokenizer")
         has_template = bool(getattr(tokenizer, "chat_template", None))
         if chat and not has_template:
@@ -93,6 +97,11 @@ class LocalRunner:
         longest = max(map(len, rows))
         if limit and longest + self.max_new_tokens > limit:
             raise InputError(f"the longest prompt has {longest} tokens and this model reads {limit}: give shorter ones")
+        known = self.model.get_input_embeddings().weight.shape[0]
+        if (highest := max(map(max, rows))) >= known:
+            raise InputError(
+                f"the tokenizer gives token {highest}, the model knows {known}: give the model's tokenizer"
+            )
         starts = self.starts(beginnings)
         replies: list[Reply | None] = [None] * len(rows)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
@@ -158,6 +167,12 @@ def check_texts(texts: Any, name: str = "texts") -> None:
     need(texts, list, name)
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise InputError(f"{name}: give a list of strings, none of them empty")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name}: {error.object[error.start]!r} is half a letter: give strings that UTF-8 holds"
+        ) from None
 
 
 def batches(order: list[int], lengths: list[int], tokens_at_once: int) -> list[list[int]]:

@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_refused():
         (windows, {"exposed": 1}, "exposed is of type int"),
         (windows, {"exposed": ["1"]}, "a layer of exposed"),
         (windows, {"relocated": 0}, "relocated = 0"),
-        (longer, {}, "at least two windows"),
+        (longer, {}, "B at least 2"),
     ):
         with pytest.raises(ValueError, match=complaint):
             forecast(model, NumberTask(), 40, batch, source(), **changes)

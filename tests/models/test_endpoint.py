@@ -256,3 +256,58 @@ def test_prompts_that_are_none_are_refused(tmp_path):
             ask(where, wrong, tmp_path / "a.jsonl")
     with pytest.raises(InputError, match="send is of type str"):
         ask(where, ["a"], tmp_path / "a.jsonl", send="yes")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base_url": "http://"}, "such as http://localhost"),
+        ({"base_url": "http://["}, "such as http://localhost"),
+        ({"base_url": "http://a b"}, "such as http://localhost"),
+        ({"base_url": "http://host:port/v1"}, "such as http://localhost"),
+        ({"base_url": "http://host:99999/v1"}, "such as http://localhost"),
+        ({"base_url": "http://\x00"}, "such as http://localhost"),
+        ({"timeout": 1e300}, "longer than a day"),
+        ({"requests_per_minute": 1e-300}, "longer than a day"),
+        ({"settings": {"max_tokens": -5}}, "whole number of at least 1"),
+        ({"settings": {"max_tokens": "many"}}, "whole number of at least 1"),
+        ({"settings": {"stop": "\ud800"}}, "cannot be sent"),
+        ({"model": "\ud800"}, "half a letter"),
+    ],
+)
+def test_what_no_request_can_carry_is_refused_before_any_is_sent(changes, message):
+    with pytest.raises(InputError, match=message):
+        Endpoint(**{"model": "m", "input_price": 1.0, "output_price": 1.0} | changes)
+
+
+@pytest.mark.parametrize("key", ["ключ", "a\nb", " ", "key\n"])
+def test_a_key_that_no_header_carries_is_refused(server, file, monkeypatch, key):
+    monkeypatch.setenv("TEST_KEY", key)
+    with pytest.raises(InputError, match="bare key"):
+        ask(endpoint(server, key_variable="TEST_KEY"), ["a b 1"], file, send=True)
+    assert not server.requests and not file.exists()
+
+
+@pytest.mark.parametrize("answer", [{"text": None}, {"text": 5}, {"tokens": "x"}, {"ended": "no"}])
+def test_a_stored_line_that_is_no_answer_is_refused(server, file, answer):
+    where = endpoint(server)
+    line = {"prompt": prompt_id("a b 1"), "text": "b", "tokens": 1, "ended": True} | answer
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(where.identity()) + "\n" + json.dumps(line) + "\n")
+    with pytest.raises(ResultsError, match="not a file of answers"):
+        plan(where, ["a b 1"], file)
+
+
+def test_answers_that_cannot_be_a_file_are_refused_unread(server, tmp_path):
+    pipe, nested = tmp_path / "pipe", tmp_path / "nested.jsonl"
+    os.mkfifo(pipe)
+    nested.write_text("[" * 100_000 + "\n")
+    for path in (pipe, nested, tmp_path / ("x" * 300)):
+        with pytest.raises(ResultsError, match="not a file of answers"):
+            plan(endpoint(server), ["a b 1"], path)
+
+
+@pytest.mark.parametrize("more", [{"say": None}, {"progress": "no"}])
+def test_what_is_no_way_to_say_or_show_is_refused(server, file, more):
+    with pytest.raises(InputError, match=next(iter(more))):
+        ask(endpoint(server), ["a b 1"], file, **more)

@@ -100,3 +100,19 @@ def test_what_cannot_be_asked_is_refused(loaded):
             LocalRunner(*loaded, **changes)
     with pytest.raises(InputError, match="tokenizer is a int"):
         LocalRunner(loaded.model, 3)
+
+
+def test_models_and_texts_that_cannot_answer_are_refused_before_a_run(loaded):
+    from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
+
+    model, tokenizer = loaded
+    t5 = T5ForConditionalGeneration(T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=9))
+    with pytest.raises(UnsupportedModelError, match="causal"):
+        LocalRunner(t5, tokenizer)
+    with pytest.raises(InputError, match="give the model's tokenizer"):
+        LocalRunner(model, len)
+    small = GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, bos_token_id=0, eos_token_id=0)
+    with pytest.raises(InputError, match="the model knows 9"):
+        LocalRunner(GPT2LMHeadModel(small), tokenizer, chat=False).answer(["hello"], progress=False)
+    with pytest.raises(InputError, match="half a letter"):
+        LocalRunner(model, tokenizer, chat=False).answer(["\ud800"], progress=False)
