@@ -260,7 +260,7 @@ def check_means(model: Ensemble, source: torch.Generator, precision: Precision |
     need(source, torch.Generator, "source")
     need(precision, (Precision, type(None)), "precision")
     device = next(model.parameters()).device
-    if source.device != device:
+    if source.device != device and source.device != torch.device(device.type):  # "cuda" is the current one
         raise InputError(f"source is a generator on {source.device}, the model is on {device}: give one on {device}")
     return precision or Precision.of(device)
 
