@@ -110,4 +110,6 @@ def title(chapter: str) -> str:
     >>> title("05-canonical-tasks")
     'Canonical tasks'
     """
-    return chapter.partition("-")[2].replace("-", " ").capitalize().replace("Rope", "RoPE")
+    return (
+        chapter.partition("-")[2].replace("-", " ").capitalize().replace("Rope", "RoPE").replace("One hop", "One-hop")
+    )

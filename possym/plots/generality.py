@@ -7,19 +7,10 @@ import altair as alt
 import pandas as pd
 
 from ..dynamics import SIGNS, need, over_seeds
-from ..settings import MODEL, before_and_after, ends
+from ..settings import LABELS, MODEL, before_and_after, ends
 from . import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, following, kind_color
 from .learning import STEP, pack
 
-LABELS = {
-    "paper": "the paper's setting",
-    "heads": "more heads a layer",
-    "layers": "fewer layers",
-    "llama": "Llama's blocks",
-    "every-place": "loss on every place",
-    "shares": "few short paths",
-    "mixed": "the mixed task",
-}
 TASKS = dict(zip(("number", "letter", "mixed"), CATEGORIES, strict=False))
 
 
