@@ -134,7 +134,7 @@ def kinds_by_layer(shares: pd.DataFrame) -> alt.FacetChart:
         alt.Chart(data[["panel", "layer", "kind", "share"]])
         .mark_bar()
         .encode(
-            x=alt.X("layer:O", title="Layer").axis(labelAngle=0),
+            x=alt.X("layer:O", title="Layer").axis(labelAngle=0, labelOverlap=True),
             y=alt.Y("share:Q", title="Share").axis(format="%", values=[0, 0.5, 1]).scale(domain=[0, 1]),
             color=kind_color(title="Ends"),
             tooltip=["panel:N", "layer:O", "kind:N", alt.Tooltip("share:Q", format=".0%")],
