@@ -418,12 +418,13 @@ def provenance_line(study: Study) -> str:
         raise InputError(f"the study's manifest lacks {', '.join(sorted(missing))}: give one that load_or_run returned")
     seeds = manifest["seeds"]
     consecutive = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[0] + len(seeds)))
-    seeds = f"{seeds[0]}–{seeds[-1]}" if consecutive else ", ".join(map(str, seeds))
+    words = f"{seeds[0]}–{seeds[-1]}" if consecutive else ", ".join(map(str, seeds))
+    named = "seeds" if len(seeds) > 1 else "seed"
     commit = (manifest["commit"] or "unknown")[:10] + (" with changes" if manifest["dirty"] else "")
     versions = ", ".join(f"{name} {manifest['versions'][name]}" for name in ("possym", "torch", "python"))
     several = f"{manifest['devices']} × " if manifest.get("devices", 1) > 1 else ""
     return (
-        f"*Computed with preset `{manifest['config']['preset']}`, seeds {seeds}, on {several}{manifest['device']} in "
+        f"*Computed with preset `{manifest['config']['preset']}`, {named} {words}, on {several}{manifest['device']} in "
         f"{manifest['seconds']:.0f} s on {manifest['started'][:10]}; commit `{commit}`, {versions}; configuration "
         f"`{manifest['config_hash']}`.*"
     )

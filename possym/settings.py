@@ -12,6 +12,15 @@ from .errors import InputError
 MODEL = ["setting", "task", "seed"]
 LEARNT = 0.99
 BEFORE = 0.5
+LABELS = {
+    "paper": "the paper's setting",
+    "heads": "more heads a layer",
+    "layers": "fewer layers",
+    "llama": "Llama's blocks",
+    "every-place": "loss on every place",
+    "shares": "few short paths",
+    "mixed": "the mixed task",
+}
 
 
 def ends(accuracy: pd.DataFrame, heads: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:

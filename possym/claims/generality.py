@@ -3,7 +3,7 @@
 from ..dynamics import learnt_medians, learnt_steps
 from ..published import papers
 from ..results import Study
-from ..settings import BEFORE, LEARNT, before_and_after, course, ends
+from ..settings import BEFORE, LABELS, LEARNT, before_and_after, course, ends
 from ..typography import percent
 from .claim import OWN, VERDICTS, Claim, Measurement, claims_in, judge, share
 from .learning import step_words
@@ -66,7 +66,7 @@ def positional_first(study: Study) -> Measurement:
     both = models[models["learnt"] & (models["task"] != "letter")].dropna(subset=["positional_depth", "symbolic_depth"])
     earlier = both["positional_depth"] < both["symbolic_depth"]
     by_setting = earlier.groupby(both["setting"], sort=False).agg(["sum", "size"])
-    words = ", ".join(f"{name} {row['sum']} of {row['size']}" for name, row in by_setting.iterrows())
+    words = ", ".join(f"{LABELS[name]} {row['sum']} of {row['size']}" for name, row in by_setting.iterrows())
     if both.empty:
         return Measurement("no model has heads of both kinds", "", VERDICTS[3])
     verdict = judge(earlier.all(), earlier.mean() > 0.5)

@@ -109,5 +109,8 @@ def title(chapter: str) -> str:
 
     >>> title("05-canonical-tasks")
     'Canonical tasks'
+    >>> title("11-one-hop-prompts")
+    'One-hop prompts'
     """
-    return chapter.partition("-")[2].replace("-", " ").capitalize().replace("Rope", "RoPE")
+    words = chapter.partition("-")[2].replace("-", " ").capitalize()
+    return words.replace("Rope", "RoPE").replace("One hop", "One-hop")

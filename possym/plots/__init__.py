@@ -173,7 +173,7 @@ def _theme() -> alt.theme.ThemeConfig:
             "axis": {
                 **label, "labelOpacity": 0.85, "domainColor": INK, "domainOpacity": 0.45, "gridColor": INK,
                 "gridOpacity": 0.1, "tickColor": INK, "tickOpacity": 0.45, "tickSize": 4, "labelPadding": 4,
-                "titlePadding": 8,
+                "titlePadding": 8, "labelSeparation": 3,
             },
             "axisX": {"grid": False},
             "header": {**label, "labelFontWeight": 500},

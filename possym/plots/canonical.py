@@ -15,6 +15,7 @@ from .. import frequency_sweep as sweep
 from ..errors import InputError
 from ..experiments.canonical import TASK_NAMES, TASKS, angle
 from ..margins import smallest_turn
+from ..typography import typeset
 from . import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, following, slider_over
 
 ANGLES = "Frequency ID (1 is the fastest)"
@@ -135,8 +136,10 @@ def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str
         first_id = int(wrong.loc[wrong["bend"].abs().idxmax(), "first_id"])
         strongest = order.index(angle_name(first_id))
     tested["words"] = [
-        f"{'NoPE' if row.first_id == 0 else f'ID {row.first_id}'}: {row.shape}, bend {row.bend:+.2f}\n"
-        f"({row.low:+.2f} to {row.high:+.2f}), p = {row.p_value:.3f}"
+        typeset(
+            f"{'NoPE' if row.first_id == 0 else f'ID {row.first_id}'}: {row.shape}, bend {row.bend:+.2f}\n"
+            f"({row.low:+.2f} to {row.high:+.2f}), p = {row.p_value:.3f}"
+        )
         for row in tested.itertuples()
     ]
     base = (

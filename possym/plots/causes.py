@@ -58,7 +58,7 @@ def causes(table: pd.DataFrame, task: str) -> alt.LayerChart:
         alt.Chart(data.drop(columns=["hops", "mean"]))
         .transform_filter("datum.class == chosen")
         .encode(
-            x=alt.X("layer:O", title="Layer whose attention is changed").axis(labelAngle=0),
+            x=alt.X("layer:O", title="Layer whose attention is changed").axis(labelAngle=0, labelOverlap=True),
             y=alt.Y("what:N", title=None, sort=order).axis(labelLimit=230),
         )
     )

@@ -7,19 +7,10 @@ import altair as alt
 import pandas as pd
 
 from ..dynamics import SIGNS, need, over_seeds
-from ..settings import MODEL, before_and_after, ends
+from ..settings import LABELS, MODEL, before_and_after, ends
 from . import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, following, kind_color
 from .learning import STEP, pack
 
-LABELS = {
-    "paper": "the paper's setting",
-    "heads": "more heads a layer",
-    "layers": "fewer layers",
-    "llama": "Llama's blocks",
-    "every-place": "loss on every place",
-    "shares": "few short paths",
-    "mixed": "the mixed task",
-}
 TASKS = dict(zip(("number", "letter", "mixed"), CATEGORIES, strict=False))
 
 
@@ -143,7 +134,7 @@ def kinds_by_layer(shares: pd.DataFrame) -> alt.FacetChart:
         alt.Chart(data[["panel", "layer", "kind", "share"]])
         .mark_bar()
         .encode(
-            x=alt.X("layer:O", title="Layer").axis(labelAngle=0),
+            x=alt.X("layer:O", title="Layer").axis(labelAngle=0, labelOverlap=True),
             y=alt.Y("share:Q", title="Share").axis(format="%", values=[0, 0.5, 1]).scale(domain=[0, 1]),
             color=kind_color(title="Ends"),
             tooltip=["panel:N", "layer:O", "kind:N", alt.Tooltip("share:Q", format=".0%")],

@@ -389,7 +389,9 @@ def parts_by_layer(parts: pd.DataFrame) -> alt.LayerChart:
     chosen = base.transform_filter("datum.way == way")
     y = alt.Y("median:Q", title="Accuracy").scale(domain=[0, 1])
     spread = chosen.mark_rule(strokeWidth=5, opacity=0.3, color=CATEGORIES[3]).encode(
-        x=alt.X("layer:O", title="Layer").axis(labelAngle=0), y=alt.Y("low:Q", title="Accuracy"), y2="high:Q"
+        x=alt.X("layer:O", title="Layer").axis(labelAngle=0, labelOverlap=True),
+        y=alt.Y("low:Q", title="Accuracy"),
+        y2="high:Q",
     )
     dots = chosen.mark_point(filled=True, size=70, color=CATEGORIES[3]).encode(
         x="layer:O", y=y, tooltip=["layer:O", "median:Q", "low:Q", "high:Q"]

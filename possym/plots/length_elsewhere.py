@@ -7,8 +7,9 @@ import altair as alt
 import pandas as pd
 
 from ..dynamics import need, over_seeds
+from ..settings import LABELS
 from . import CATEGORIES, INK
-from .generality import LABELS, TASKS, labelled
+from .generality import TASKS, labelled
 from .generalization import foretold_against_measured, length_axis
 
 COLORS = dict(zip(LABELS.values(), (INK, *CATEGORIES), strict=True))

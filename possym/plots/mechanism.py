@@ -54,7 +54,7 @@ def moved_tokens(table: pd.DataFrame, title: str) -> alt.LayerChart:
         alt.Chart(data[["hops", "row", "place", "token", "state", "path"]])
         .transform_filter("datum.hops == hops")
         .encode(
-            x=alt.X("place:O", title="Place").axis(labelAngle=0),
+            x=alt.X("place:O", title="Place").axis(labelAngle=0, labelOverlap=True),
             y=alt.Y("row:N", title=None, sort=rows).axis(labelLimit=120),
         )
     )
@@ -98,7 +98,7 @@ def labels_by_seed(labels: pd.DataFrame, task: str) -> alt.LayerChart:
     share = float((rows["function"] == rows["layer"].map(usual)).mean())
     title = f"{task.capitalize()} task: {runs(task, usual.tolist())}"
     base = alt.Chart(rows[["seed", "layer", "name", "short", "agreement"]]).encode(
-        x=alt.X("layer:O", title=LAYER).axis(labelAngle=0), y=alt.Y("seed:O", title="Seed")
+        x=alt.X("layer:O", title=LAYER).axis(labelAngle=0, labelOverlap=True), y=alt.Y("seed:O", title="Seed")
     )
     tiles = base.mark_rect(stroke=INK, strokeOpacity=0.15, opacity=0.85).encode(
         color=function_color(task), tooltip=["seed:O", "layer:O", "name:N", alt.Tooltip("agreement:Q", format=".1%")]
@@ -153,7 +153,9 @@ def arrivals(left: pd.DataFrame, task: str) -> alt.LayerChart:
     order = [hop_words(hops) for hops in sorted(data["hops"].unique())]
     data["class"] = data["hops"].map(hop_words)
     colors = alt.Color("class:N", title=None, sort=order).scale(domain=order, range=list(CATEGORIES[: len(order)]))
-    base = alt.Chart(data).encode(x=alt.X("layer:O", title="After layer (−1: input)").axis(labelAngle=0), color=colors)
+    base = alt.Chart(data).encode(
+        x=alt.X("layer:O", title="After layer (−1: input)").axis(labelAngle=0, labelOverlap=True), color=colors
+    )
     band = base.mark_area(opacity=0.2).encode(
         y=alt.Y("low:Q", title="Share of sequences").scale(domain=[0, 1]), y2="high:Q"
     )
@@ -267,7 +269,7 @@ def dominant_frequencies(frequencies: pd.DataFrame, task: str) -> alt.LayerChart
     base = (
         alt.Chart(data)
         .transform_filter("datum.weighting == weighting")
-        .encode(x=alt.X("layer:O", title=LAYER).axis(labelAngle=0))
+        .encode(x=alt.X("layer:O", title=LAYER).axis(labelAngle=0, labelOverlap=True))
     )
     identity = alt.Y("low:Q", title="Dominant frequency ID (1 is the fastest)").scale(domain=[0, top], nice=False)
     spread = base.mark_rule(strokeWidth=6, opacity=0.35, color=CATEGORIES[0]).encode(y=identity, y2="high:Q")

@@ -63,13 +63,15 @@ def accuracy_by_length(table: pd.DataFrame) -> alt.HConcatChart:
         for model, row in lost.iterrows()
     )
     last = int(table["length"].max())
-    sooner = lost["number"].fillna(last + 1) < lost["letter"].fillna(last + 1)
+    able = found.groupby("model")["reach"].max().loc[models] > 0
+    sooner = able & (lost["number"].fillna(last + 1) < lost["letter"].fillna(last + 1))
+    whose = "models numbers fall below one half" if able.all() else "models that reach one half numbers fall below it"
     return (
         alt.hconcat(*panels)
         .add_params(*picked("shown", "model", ["all", *models], "all", "Model"))
         .properties(
             title=alt.Title(
-                f"In {sooner.sum()} of {len(models)} models numbers fall below one half before letters do",
+                f"In {sooner.sum()} of {able.sum()} {whose} before letters do",
                 subtitle="Mean over data sets, bars: one sd. Dashed: guessing. The menu picks out a model",
             ),
             description=f"Line charts of accuracy by length. Accuracy below one half: {words}.",

@@ -16,6 +16,7 @@ from ..language_heads import (
     thirds,
     with_large_logits,
 )
+from ..typography import typeset
 from . import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, following, picked
 from .profile import number
 
@@ -269,7 +270,7 @@ def attention_under_permutation(examples: pd.DataFrame) -> alt.VConcatChart:
                 title=alt.Title(
                     f"Most {kind}: layer {layer}, head {head}",
                     subtitle=[
-                        f"After, r = {stays:.2f} with places, {follows:.2f} with contents",
+                        typeset(f"After, r = {stays:.2f} with places, {follows:.2f} with contents"),
                         f"{part} of its attention is on statements",
                     ],
                     fontSize=12,

@@ -40,7 +40,8 @@ def relocated_heatmap(heads: Mapping[str, Tensor], title: str, contents: Sequenc
         for b in range(count[0])
     ]
     base = alt.Chart().encode(
-        x=alt.X("place:O", title="Place of the key").axis(labelAngle=0), y=alt.Y("content:N", title=None, sort=names)
+        x=alt.X("place:O", title="Place of the key").axis(labelAngle=0, labelOverlap=True),
+        y=alt.Y("content:N", title=None, sort=names),
     )
     cells = base.mark_rect().encode(
         color=alt.Color("logit:Q", title="Logit", scale=HEAT),
@@ -93,7 +94,7 @@ def two_knobs(keys: int = 6, angle: float = 0.4, spread: float = 0.0) -> alt.Lay
     own_content = f"cos(datum.place * spread - ({keys} - datum.place) * angle)"
     base = alt.Chart(grid).transform_calculate(logit=f"cos(datum.content * spread - ({keys} - datum.place) * angle)")
     cell = {
-        "x": alt.X("place:O", title="Place of the key").axis(labelAngle=0),
+        "x": alt.X("place:O", title="Place of the key").axis(labelAngle=0, labelOverlap=True),
         "y": alt.Y("content:O", title="Content of the key"),
     }
     cells = base.mark_rect().encode(
@@ -183,7 +184,9 @@ def swap_figure(
         .transform_calculate(attention="datum.share / datum.total")
     )
     encoding = {
-        "x": alt.X("place:O", title="Place of the key (the last is the query's own)").axis(labelAngle=0),
+        "x": alt.X("place:O", title="Place of the key (the last is the query's own)").axis(
+            labelAngle=0, labelOverlap=True
+        ),
         "y": alt.Y("attention:Q", title="Attention").scale(domain=[0, 1]),
         "xOffset": alt.XOffset("when:N", sort=["before", "after"]).scale(domain=["before", "after"]),
     }

@@ -102,7 +102,7 @@ def balance(batch: Batch) -> alt.FacetChart:
         alt.Chart(counts)
         .mark_bar(color=CATEGORIES[0])
         .encode(
-            x=alt.X("place:O", title="Place of the answer").axis(labelAngle=0),
+            x=alt.X("place:O", title="Place of the answer").axis(labelAngle=0, labelOverlap=True),
             y=alt.Y("sequences:Q", title="Sequences"),
             facet=alt.Facet("class:N", title=None, columns=4),
             tooltip=["class:N", "place:O", "sequences:Q"],

@@ -50,7 +50,7 @@ def test_tags_are_no_words_and_inequalities_hide_none():
     assert argument(nbformat.v4.new_notebook(cells=[cell])).split() == "One word, $a < b$, and 90% > 3.".split()
 
 
-def test_a_percent_sign_stands_apart_from_its_number(site):
+def test_numbers_have_a_space_before_percent_and_a_minus_that_is_no_hyphen(site):
     """In what pages say and what cells write; charts are typeset as they are drawn, and code is left as it is."""
     for notebook in sorted((site.parent / "stage").rglob("*.ipynb")):
         for cell in jupytext.read(notebook).cells:
@@ -64,6 +64,9 @@ def test_a_percent_sign_stands_apart_from_its_number(site):
                     ]
             for text in said:
                 assert not re.search(r"\d%", text), f"{notebook.stem}: {re.search(r'.{0,40}[0-9]%', text)[0]}"
+            for output in cell.get("outputs", []):
+                text = output.get("data", {}).get("text/markdown", "")
+                assert not re.search(r"(?<![\w.])-\d", re.sub(r"`[^`]*`", "", text)), f"{notebook.stem}: {text}"
 
 
 def test_every_claim_of_the_ledger_leads_to_what_shows_it(site):

@@ -31,6 +31,15 @@ CUT = """() => [...document.querySelectorAll("figure.possym-chart svg.marks")].f
     return outside && box.width && +getComputedStyle(text).opacity;
   }).map(text => text.textContent);
 })"""
+TOUCHING = """() => [...document.querySelectorAll("figure.possym-chart svg.marks .role-axis-label")].flatMap(axis => {
+  const drawn = [...axis.querySelectorAll("text")].filter(text => +getComputedStyle(text).opacity);
+  const numbers = drawn.filter(text => /^[\\d.,%−]+$/.test(text.textContent));
+  const boxes = numbers.map(text => text.getBoundingClientRect());
+  return numbers.slice(1).flatMap((text, i) => {
+    const gap = boxes[i + 1].left - boxes[i].right, beside = Math.abs(boxes[i + 1].top - boxes[i].top) < 3;
+    return beside && Math.abs(gap) < 1 ? [`${numbers[i].textContent} touches ${text.textContent}`] : [];
+  });
+})"""
 TITLES = """async figure => {
   const { view } = figure.possymResult, params = window.possymSpecs[figure.dataset.spec].params || [];
   if (!params.some(({ name }) => name === "title")) return [];
@@ -308,13 +317,13 @@ def test_a_slider_ends_where_another_says(address, visit):
 
 
 @pytest.mark.parametrize("width", [360, 1200])
-def test_no_text_of_a_chart_is_cut(width, chart_pages, address, visit):
-    cut = []
+def test_no_text_of_a_chart_is_cut_and_no_numbers_of_an_axis_run_together(width, chart_pages, address, visit):
+    wrong = []
     with visit(width) as v:
         for page in chart_pages:
             v.open(f"{address}/{page}").wait_for_charts()
-            cut += [f"{page}: {text}" for text in v.page.evaluate(CUT)]
-    assert cut == []
+            wrong += [f"{page}: {text}" for text in v.page.evaluate(CUT) + v.page.evaluate(TOUCHING)]
+    assert wrong == []
 
 
 def test_a_chart_drawn_anew_at_another_width_keeps_its_settings_and_its_title(address, visit):

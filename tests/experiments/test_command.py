@@ -24,7 +24,7 @@ def test_every_study_is_known():
 def test_it_runs_stores_and_loads(store, capsys):
     assert main(["theory", *SMALL]) == 0
     folder, made_by = capsys.readouterr().out.splitlines()
-    assert made_by.startswith("theory: Computed with preset smoke, seeds 0, on CPU")
+    assert made_by.startswith("theory: Computed with preset smoke, seed 0, on CPU")
     config = theory.Config.preset_named("smoke", random_heads=2, sequences=2, longest=4, index_thetas=(0.5,))
     assert folder == str(results.result_folder("theory", config)) and folder.startswith(str(store))
     assert results.load_or_run(theory, config, "stored").tables["index"]["n"].max() == 4
