@@ -20,7 +20,7 @@ PANELS = {"number": "Number: which item stands n places back?", "letter": "Lette
 def length_axis(lengths) -> alt.X:
     """Return the axis of lengths, in log scale, with a tick at some of the lengths asked."""
     ticks = [length for length in (12, 16, 24, 32, 48, 100, 200, 300) if length in set(lengths)]
-    return alt.X("length:Q", title="items in the sequence (log scale)").scale(type="log", nice=False).axis(values=ticks)
+    return alt.X("length:Q", title="Items in the sequence (log scale)").scale(type="log", nice=False).axis(values=ticks)
 
 
 def accuracy_by_length(table: pd.DataFrame) -> alt.HConcatChart:
@@ -44,15 +44,15 @@ def accuracy_by_length(table: pd.DataFrame) -> alt.HConcatChart:
             opacity=alt.condition("shown == 'all' || datum.model == shown", alt.value(1), alt.value(0.12)),
         )
         lines = base.mark_line(point=alt.OverlayMarkDef(size=40)).encode(
-            y=alt.Y("mean:Q", title="accuracy").scale(domain=[0, 1]),
+            y=alt.Y("mean:Q", title="Accuracy").scale(domain=[0, 1]),
             shape=alt.Shape("model:N", title=None).scale(domain=models),
             tooltip=["model:N", "kind:N", "length:Q", number("mean"), number("sd")],
         )
-        spread = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title="accuracy"), y2="high:Q")
+        spread = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title="Accuracy"), y2="high:Q")
         guess = (
             alt.Chart(pd.DataFrame({"guess": [GUESSING[kind]]}))
             .mark_rule(strokeDash=[4, 3])
-            .encode(y=alt.Y("guess:Q", title="accuracy"))
+            .encode(y=alt.Y("guess:Q", title="Accuracy"))
         )
         panels.append((guess + spread + lines).properties(width=260, height=260, title=alt.Title(title, fontSize=12)))
     found = reach(table)
@@ -91,8 +91,8 @@ def habits(table: pd.DataFrame) -> alt.HConcatChart:
         alt.Chart(long[long["kind"] == kind])
         .mark_bar()
         .encode(
-            x=alt.X("length:O", title="items in the sequence").axis(labelAngle=0),
-            y=alt.Y("share:Q", title="share of replies", stack="zero").scale(domain=[0, 1]).axis(format="%"),
+            x=alt.X("length:O", title="Items in the sequence").axis(labelAngle=0, labelOverlap=True),
+            y=alt.Y("share:Q", title="Share of replies", stack="zero").scale(domain=[0, 1]).axis(format="%"),
             color=alt.Color("habit:N", title=None, sort=list(HABITS))
             .scale(domain=list(HABITS), range=list(HABIT_COLORS.values()))
             .legend(columns=3),
@@ -120,7 +120,7 @@ def forced_choice(table: pd.DataFrame) -> alt.HConcatChart:
     forms = list(dict.fromkeys(table["form"]))
     top = max(0.2, float(table["high"].max()) * 1.05)
     guess = alt.Chart(pd.DataFrame({"guess": [GUESSING["number"]]})).mark_rule(strokeDash=[4, 3]).encode(
-        y=alt.Y("guess:Q", title="share right")
+        y=alt.Y("guess:Q", title="Share right")
     )  # fmt: skip
     panels = []
     for form in forms:
@@ -131,9 +131,9 @@ def forced_choice(table: pd.DataFrame) -> alt.HConcatChart:
             .scale(domain=list(KIND_COLORS), range=list(KIND_COLORS.values()))
             .legend(symbolOpacity=1),
         )
-        band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", title="share right"), y2="high:Q")
+        band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", title="Share right"), y2="high:Q")
         line = base.mark_line(point=alt.OverlayMarkDef(size=40)).encode(
-            y=alt.Y("mean:Q", title="share right").scale(domain=[0, top]),
+            y=alt.Y("mean:Q", title="Share right").scale(domain=[0, top]),
             shape=alt.Shape("kind:N", title=None).scale(domain=list(KIND_COLORS), range=["circle", "diamond"]),
             tooltip=["form:N", "kind:N", "length:Q", number("mean"), number("low"), number("high"), "prompts:Q"],
         )

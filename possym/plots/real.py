@@ -72,7 +72,7 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
         .mark_line(point=True)
         .encode(
             x=across(None),
-            y=alt.Y("value:Q", title="score").scale(domain=[0, 1]),
+            y=alt.Y("value:Q", title="Score").scale(domain=[0, 1]),
             color=score_color(),
             tooltip=["name:N", "frequency_id:Q", "score:N", number("value")],
         )
@@ -83,7 +83,7 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
         base.mark_bar(color=NEUTRAL)
         .encode(
             x=across(FREQUENCY),
-            y=alt.Y("logit_norm:Q", title="norm of logits"),
+            y=alt.Y("logit_norm:Q", title="Norm of logits"),
             tooltip=["name:N", "frequency_id:Q", number("logit_norm", ".2f")],
         )
         .properties(height=80)
@@ -133,10 +133,10 @@ def all_profiles(frequencies: pd.DataFrame) -> alt.LayerChart:
         )
         .mark_line(strokeWidth=1.2)
         .encode(
-            x=alt.X("x:Q", title="head; in a cell from fast to slow")
+            x=alt.X("x:Q", title="Head; in a cell from fast to slow")
             .scale(domain=[-0.5, heads - 0.5], nice=False)
             .axis(values=list(range(heads)), format="d"),
-            y=alt.Y("y:Q", title="layer; in a cell from score 0 up to 1")
+            y=alt.Y("y:Q", title="Layer; in a cell from score 0 up to 1")
             .scale(domain=[layers - 0.5, -0.5], nice=False)
             .axis(values=list(range(layers)), format="d", grid=False),
             color=score_color(),
@@ -184,8 +184,8 @@ def scores_by_frequency(frequencies: pd.DataFrame, task: str) -> alt.VConcatChar
         return (band + base.mark_line(point=True).encode(y=y, tooltip=tooltip)).properties(height=height)
 
     is_norm = table["score"] == "logit_norm"
-    above = panel(table[~is_norm], alt.Y("value:Q", title="score").scale(domain=[0, 1]), score_color(), None, 190)
-    norm = alt.Y("value:Q", title="norm of logits").scale(type="symlog")
+    above = panel(table[~is_norm], alt.Y("value:Q", title="Score").scale(domain=[0, 1]), score_color(), None, 190)
+    norm = alt.Y("value:Q", title="Norm of logits").scale(type="symlog")
     below = panel(table[is_norm], norm, alt.value(NEUTRAL), FREQUENCY, 100)
     where = {"all planes": "all planes", "largest logits": "the planes with the largest logits"}
     titles = {
@@ -257,8 +257,8 @@ def attention_under_permutation(examples: pd.DataFrame) -> alt.VConcatChart:
             alt.Chart(long)
             .mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=1.5)
             .encode(
-                x=alt.X("place:Q", title="place of the statement").scale(nice=False, padding=8).axis(tickMinStep=1),
-                y=alt.Y("attention:Q", title="share"),
+                x=alt.X("place:Q", title="Place of the statement").scale(nice=False, padding=8).axis(tickMinStep=1),
+                y=alt.Y("attention:Q", title="Share"),
                 color=alt.Color("when:N", title=None).scale(domain=list(color), range=list(color.values())),
                 strokeDash=alt.StrokeDash("when:N", title=None).scale(
                     domain=list(color), range=[[1, 0], [1, 0], [2, 3]]
@@ -310,8 +310,8 @@ def queries_and_keys(planes: pd.DataFrame) -> alt.Chart:
         .transform_filter("datum.plane == plane")
         .mark_point(filled=True, opacity=0.7, size=45)
         .encode(
-            x=alt.X("x:Q", title="first dimension").scale(domain=[-1.05, 1.05]),
-            y=alt.Y("y:Q", title="second dimension").scale(domain=[-1.05, 1.05]),
+            x=alt.X("x:Q", title="First dimension").scale(domain=[-1.05, 1.05]),
+            y=alt.Y("y:Q", title="Second dimension").scale(domain=[-1.05, 1.05]),
             color=alt.Color("role:N", title=None).scale(domain=list(roles), range=list(roles.values())),
             shape=alt.Shape("role:N", title=None).scale(domain=list(roles), range=["circle", "diamond"]),
             tooltip=["role:N", "place:Q", "token:N", number("x", ".2f"), number("y", ".2f")],
@@ -393,7 +393,7 @@ def agreement(between: pd.DataFrame) -> alt.Chart:
         alt.Chart(table)
         .mark_point(filled=True, size=80, opacity=0.8)
         .encode(
-            x=alt.X("rank_correlation:Q", title="rank correlation").scale(
+            x=alt.X("rank_correlation:Q", title="Rank correlation").scale(
                 domain=[min(0, table["rank_correlation"].min()), 1]
             ),
             y=alt.Y("first:N", title=None, sort=order).axis(

@@ -25,7 +25,7 @@ def test_accuracy_has_a_point_for_every_cell_of_every_model(rows):
     table = pd.concat([onehop.table3(), mine[["model", "kind", "length", "mean", "sd"]]])
     chart = charts.accuracy_by_length(table)
     drawn = [
-        (mark["model"], int(mark["items in the sequence (log scale)"]), round(float(mark["accuracy"]), 3))
+        (mark["model"], int(mark["Items in the sequence (log scale)"]), round(float(mark["Accuracy"]), 3))
         for mark in marks(draw(chart), "point")
     ]
     expected = [(row.model, row.length, round(row.mean, 3)) for row in table.itertuples()]
@@ -44,7 +44,7 @@ def test_habits_add_up(rows):
     bars = marks(draw(charts.habits(table)), "bar")
     shares = {}
     for bar in bars:
-        shares[bar["habit"]] = shares.get(bar["habit"], 0) + float(bar["share of replies"].rstrip("%")) / 100
+        shares[bar["habit"]] = shares.get(bar["habit"], 0) + float(bar["Share of replies"].rstrip("%")) / 100
     assert sum(shares.values()) == pytest.approx(2 * len(LENGTHS), abs=0.02)
     assert shares["right"] == pytest.approx(0.75 + 0.5 + 0.25, abs=0.02)
 
@@ -54,6 +54,6 @@ def test_forced_choice_shows_its_numbers(rows):
     chart = charts.forced_choice(table)
     points = marks(draw(chart), "point")
     assert len(points) == 2 * len(table) / 2 == 12
-    assert {float(point["share right"]) for point in points} == {0.5}
+    assert {float(point["Share right"]) for point in points} == {0.5}
     assert "chat: letters 50%, numbers 50%" in chart.title.text
     assert any("As plain text" in text for text in texts(draw(chart)))
