@@ -326,7 +326,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     path = Path(path)
     with writing(path):
         if path.exists() and not path.is_file():
-            raise ResultsError(f"{path} is no file but a device, pipe or folder: give a file")
+            raise ResultsError(f"{path} cannot be written: it is no file but a device, pipe or folder, give a file")
     with writing(path), scratch(path.parent) as folder:
         yield folder / path.name
         os.replace(folder / path.name, path)
