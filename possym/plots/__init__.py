@@ -32,6 +32,7 @@ POSITIONAL = "#006BA8"
 SYMBOLIC = "#E06608"
 NEUTRAL = "#7f7f7f"
 INK = "currentColor"
+LAYERS = alt.SchemeParams("viridis", extent=[0.25, 1])  # without its darkest, which a dark page swallows
 CATEGORIES = ("#007A58", "#CC79A7", "#E69F00", "#56B4E9", NEUTRAL, "#F0E442")
 KINDS = {"positional": POSITIONAL, "symbolic": SYMBOLIC, "neither": NEUTRAL}
 
@@ -39,6 +40,7 @@ __all__ = [
     "CATEGORIES",
     "INK",
     "KINDS",
+    "LAYERS",
     "NEUTRAL",
     "POSITIONAL",
     "SYMBOLIC",
@@ -190,7 +192,7 @@ def _theme() -> alt.theme.ThemeConfig:
                 "category": list(CATEGORIES),
                 "diverging": [POSITIONAL, "#efefef", SYMBOLIC],
                 "heatmap": {"scheme": "viridis"},
-                "ramp": {"scheme": "viridis"},
+                "ramp": LAYERS.to_dict(),
             },
         }
     }  # fmt: skip

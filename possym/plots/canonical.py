@@ -22,7 +22,7 @@ ANGLES = "Frequency ID (1 is the fastest)"
 TASK_COLORS = dict(zip(TASKS, (CATEGORIES[0], CATEGORIES[1], CATEGORIES[2]), strict=True))
 MAPS = {"one-angle": "learnt maps", "fixed-maps": "fixed maps"}
 DASHES = ([1, 0], [6, 3], [2, 2])
-SHADES = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#d2e21b")  # viridis, from few planes to many
+SHADES = ("#7e57a8", "#5470b5", "#2a8e9e", "#22a884", "#7ad151", "#d2e21b")  # from few planes to many
 SHAPE_COLORS = {"U": CATEGORIES[0], "inverse U": CATEGORIES[1], "flat": NEUTRAL}
 
 

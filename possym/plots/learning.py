@@ -10,7 +10,7 @@ import pandas as pd
 from ..dynamics import learnt_medians, learnt_steps, need, normalised_entropy, over_seeds, validation
 from ..errors import InputError
 from ..published import published
-from . import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, following, kind_color, slider_over
+from . import CATEGORIES, INK, LAYERS, NEUTRAL, POSITIONAL, SYMBOLIC, following, kind_color, slider_over
 
 STEP = "Training step"
 TASKS = ("number", "letter")
@@ -357,7 +357,7 @@ def entropy_by_layer(scores: pd.DataFrame, task: str) -> alt.Chart:
         .encode(
             x=alt.X("step:Q", title=STEP),
             y=alt.Y("median:Q", title="Entropy (nats)").scale(zero=True),
-            color=alt.Color("layer:O", title="Layer").scale(scheme="viridis"),
+            color=alt.Color("layer:O", title="Layer").scale(scheme=LAYERS),
             tooltip=["layer:O", "step:Q", alt.Tooltip("median:Q", format=".2f", title="entropy")],
         )
         .properties(

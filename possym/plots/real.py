@@ -17,7 +17,7 @@ from ..language_heads import (
     with_large_logits,
 )
 from ..typography import typeset
-from . import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, following, picked
+from . import CATEGORIES, KINDS, LAYERS, NEUTRAL, POSITIONAL, SYMBOLIC, following, picked
 from .profile import number
 
 SCORE_COLORS = {"positional": POSITIONAL, "symbolic": SYMBOLIC}
@@ -54,7 +54,7 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
         .encode(
             x=alt.X("positional:Q", title="Positional score").scale(domain=[0, 1]),
             y=alt.Y("symbolic:Q", title="Symbolic score").scale(domain=[0, 1]),
-            color=alt.Color("layer:Q", title="layer").scale(scheme="viridis"),
+            color=alt.Color("layer:Q", title="Layer").scale(scheme=LAYERS),
             size=alt.condition("datum.name == shown", alt.value(220), alt.value(50)),
             opacity=alt.condition("datum.name == shown", alt.value(1), alt.value(0.65)),
             tooltip=["name:N", number("positional"), number("symbolic"), number("entropy", ".2f")],
