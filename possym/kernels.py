@@ -20,7 +20,7 @@ try:
     import triton
     from triton import language as tl
 except ImportError:  # PyTorch for CPUs comes without it
-    triton = None
+    triton = tl = None
 
 
 def jit(function):

@@ -13,23 +13,12 @@ import torch
 from torch import Tensor
 
 from ..dropout import GOLDEN, signed
-from ..kernels import on, works
-
-try:
-    import triton
-    from triton import language as tl
-except ImportError:  # PyTorch for CPUs comes without it
-    triton = None
+from ..kernels import jit, on, tl, triton, works
 
 PLACES = 64
 STREAM = 1  # of a block's masks, the one of its attention weights
 SIZE = 16  # planes worked on at a time: with more, registers spill
 GIVEN = "Tensor cos, Tensor sin, Tensor? keys, int heads, float dropped, bool half, str precision"
-
-
-def jit(function):
-    """Compile a kernel where there is Triton."""
-    return function if triton is None else triton.jit(function)
 
 
 def precision(device: torch.device, places: int, width: int, planes: int) -> str | None:
