@@ -22,7 +22,7 @@ from ..tasks import Batch, LetterTask, NumberTask
 from ..tasks.batch import check_count
 from ..tasks.multihop import MAX_HOPS, TARGETS
 from .attending import Before, all_frequencies, attention_beyond, run_before, side_by_side
-from .sweep import TOKENS, WINDOW, Precision, check_batch, check_means, check_model, sample_members
+from .sweep import TOKENS, WINDOW, Precision, check_batch, check_means, check_model, check_run, sample_members
 
 RELOCATED = 1024
 PIECE = 2**26
@@ -178,10 +178,7 @@ def measured_parts(
     >>> parts["exposed"].shape
     torch.Size([1, 2])
     """
-    check_model(model, task)
-    check_count("length", length, WINDOW + 1)
-    check_count("count", count, 1)
-    precision = check_means(model, source, precision)
+    precision = check_run(model, task, length, count, source, precision, shortest=WINDOW + 1)
     asked = ways(model.config.layers)
     piece = max(1, TOKENS // 2 // (length * model.members))
     totals = {way: torch.zeros(model.members, len(sets), device=source.device) for way, sets in asked.items()}

@@ -20,7 +20,7 @@ from ..rope import frequencies
 from ..tasks import LetterTask, NumberTask
 from ..tasks.batch import check_count
 from .attending import all_frequencies, attention, side_by_side
-from .sweep import TOKENS, WINDOW, Precision, check_means, check_model, sample_members
+from .sweep import TOKENS, WINDOW, Precision, check_run, sample_members
 
 KEPT = 0.75
 
@@ -118,16 +118,13 @@ def repaired(
     >>> repaired(model, NumberTask(), 40, 8, torch.Generator().manual_seed(0), repair="p-RoPE").shape
     torch.Size([1])
     """
-    check_model(model, task)
-    check_count("length", length, WINDOW)
-    check_count("count", count, 1)
+    precision = check_run(model, task, length, count, source, precision)
     config = model.config
     shape = (model.members, config.layers, config.heads)
     if heads is None:
         heads = torch.ones(shape, dtype=torch.bool)
     if not isinstance(heads, Tensor) or heads.shape != shape or heads.dtype != torch.bool:
         raise InputError(f"heads: give {shape} booleans, one for each head of each layer of each member")
-    precision = check_means(model, source, precision)
     heads = heads.to(source.device)
     usual = all_frequencies(config).to(source.device)
     angles, factor = (usual, 1.0) if repair is None else settings(repair, config, length)

@@ -118,10 +118,7 @@ def sweep(
     >>> sweep(model, NumberTask(), 40, 8, torch.Generator().manual_seed(0)).correct.shape
     torch.Size([2, 8])
     """
-    check_model(model, task)
-    check_count("length", length, WINDOW)
-    check_count("count", count, 1)
-    precision = check_means(model, source, precision)
+    precision = check_run(model, task, length, count, source, precision)
     check_looks(model, looks)
     together = max(1, min(model.members, TOKENS // length))
     groups = []
@@ -263,6 +260,22 @@ def check_means(model: Ensemble, source: torch.Generator, precision: Precision |
     if source.device != device and source.device != torch.device(device.type):  # "cuda" is the current one
         raise InputError(f"source is a generator on {source.device}, the model is on {device}: give one on {device}")
     return precision or Precision.of(device)
+
+
+def check_run(
+    model: Ensemble,
+    task: NumberTask | LetterTask,
+    length: int,
+    count: int,
+    source: torch.Generator,
+    precision: Precision | None,
+    shortest: int = WINDOW,
+) -> Precision:
+    """Return the precision of `check_means`; raise an InputError for what no ensemble can be asked."""
+    check_model(model, task)
+    check_count("length", length, shortest)
+    check_count("count", count, 1)
+    return check_means(model, source, precision)
 
 
 def check_looks(model: Ensemble, looks: Looks | None) -> None:

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
@@ -276,6 +276,28 @@ class Ensemble(nn.Module):
             return cls.from_weights(config, weights)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise ResultsError(f"{path} holds no {cls.__name__} ({error}): give a file that save() wrote") from None
+
+
+TRANSPOSED = ("query", "key", "value", "attention_output", "mlp_gate", "mlp_in", "mlp_output", "head")
+Named = Iterable[tuple[tuple[str, int | None], Tensor]]  # ((our name, layer or None), transformers' parameter)
+
+
+@torch.no_grad()
+def write_to(theirs: Named, member: Ensemble) -> None:
+    """Copy the weights of an ensemble of one into transformers' parameters."""
+    for (name, layer), tensor in theirs:
+        weight = getattr(member, name)[0] if layer is None else getattr(member, name)[0, layer]
+        tensor.copy_(weight.mT if name in TRANSPOSED else weight)
+
+
+@torch.no_grad()
+def read_from(theirs: Named, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Return transformers' parameters as the weights of an ensemble of one, float32, whose members have ``shapes``."""
+    weights = {name: torch.empty(1, *shape) for name, shape in shapes.items()}
+    for (name, layer), tensor in theirs:
+        target = weights[name][0] if layer is None else weights[name][0, layer]
+        target.copy_(tensor.mT if name in TRANSPOSED else tensor)
+    return weights
 
 
 @functools.cache

@@ -30,7 +30,18 @@ from ..dropout import kept, later
 from ..errors import ConfigError, InputError, UnsupportedModelError, need
 from ..rope import frequencies
 from . import fused
-from .ensemble import Attend, Ensemble, Lookup, Sizes, attention_of_block, compiled, need_size, project
+from .ensemble import (
+    Attend,
+    Ensemble,
+    Lookup,
+    Sizes,
+    attention_of_block,
+    compiled,
+    need_size,
+    project,
+    read_from,
+    write_to,
+)
 
 if TYPE_CHECKING:
     from transformers import GPTJForCausalLM
@@ -179,10 +190,7 @@ class GPTJEnsemble(Ensemble):
         )
         with torch.random.fork_rng(devices=[]):
             model = GPTJForCausalLM(theirs)
-        with torch.no_grad():
-            for (name, layer), tensor in transformers_tensors(model):
-                weight = getattr(member, name)[0] if layer is None else getattr(member, name)[0, layer]
-                tensor.copy_(weight.mT if name in TRANSPOSED else weight)
+        write_to(transformers_tensors(model), member)
         return model.eval()
 
     @classmethod
@@ -222,13 +230,7 @@ class GPTJEnsemble(Ensemble):
             dropout=dropouts.pop(),
             init_std=theirs.initializer_range,
         )
-        shapes = parameter_shapes(config)
-        weights = {name: torch.empty(1, *shape) for name, shape in shapes.items()}
-        with torch.no_grad():
-            for (name, layer), tensor in transformers_tensors(model):
-                target = weights[name][0] if layer is None else weights[name][0, layer]
-                target.copy_(tensor.mT if name in TRANSPOSED else tensor)
-        return cls.from_weights(config, weights)
+        return cls.from_weights(config, read_from(transformers_tensors(model), cls.shapes(config)))
 
 
 def parameter_shapes(config: GPTJConfig) -> dict[str, tuple[int, ...]]:
@@ -259,7 +261,6 @@ def parameter_shapes(config: GPTJConfig) -> dict[str, tuple[int, ...]]:
 
 
 MASKS = 3  # dropout masks a block
-TRANSPOSED = ("query", "key", "value", "attention_output", "mlp_in", "mlp_output", "head")
 
 
 def transformers_tensors(model: "GPTJForCausalLM") -> Iterator[tuple[tuple[str, int | None], Tensor]]:

@@ -24,7 +24,18 @@ from torch import Tensor
 from ..dropout import kept, later
 from ..errors import UnsupportedModelError
 from . import fused
-from .ensemble import Attend, Ensemble, Lookup, Sizes, attention_of_block, compiled, need_size, project
+from .ensemble import (
+    Attend,
+    Ensemble,
+    Lookup,
+    Sizes,
+    attention_of_block,
+    compiled,
+    need_size,
+    project,
+    read_from,
+    write_to,
+)
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -170,10 +181,7 @@ class LlamaEnsemble(Ensemble):
         )
         with torch.random.fork_rng(devices=[]):
             model = LlamaForCausalLM(theirs)
-        with torch.no_grad():
-            for (name, layer), tensor in transformers_tensors(model):
-                weight = getattr(member, name)[0] if layer is None else getattr(member, name)[0, layer]
-                tensor.copy_(weight.mT if name in TRANSPOSED else weight)
+        write_to(transformers_tensors(model), member)
         return model.eval()
 
     @classmethod
@@ -213,16 +221,10 @@ class LlamaEnsemble(Ensemble):
             base=rope["rope_theta"],
             mlp_width=theirs.intermediate_size,
         )
-        weights = {name: torch.empty(1, *shape) for name, shape in cls.shapes(config).items()}
-        with torch.no_grad():
-            for (name, layer), tensor in transformers_tensors(model):
-                target = weights[name][0] if layer is None else weights[name][0, layer]
-                target.copy_(tensor.mT if name in TRANSPOSED else tensor)
-        return cls.from_weights(config, weights)
+        return cls.from_weights(config, read_from(transformers_tensors(model), cls.shapes(config)))
 
 
 MASKS = 3  # dropout masks a block
-TRANSPOSED = ("query", "key", "value", "attention_output", "mlp_gate", "mlp_in", "mlp_output", "head")
 
 
 def transformers_tensors(model: "LlamaForCausalLM") -> Iterator[tuple[tuple[str, int | None], Tensor]]:
