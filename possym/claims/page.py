@@ -46,6 +46,7 @@ SCRIPT = """
     window.addEventListener("hashchange", () => {
       typing = false;
       fromAddress();
+      rows.find((row) => "#" + row.id === location.hash)?.scrollIntoView(); // it may have been hidden
     });
     form.hidden = false;
     fromAddress();
