@@ -74,7 +74,7 @@ class ExperimentConfig:
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __post_init__(self) -> None:
-        """Refuse values of the wrong type and unknown presets."""
+        """Refuse values of the wrong type, unknown presets and unknown devices."""
         expected = get_type_hints(type(self))
         for entry in dataclasses.fields(self):
             value, kind = getattr(self, entry.name), expected[entry.name]
@@ -82,6 +82,7 @@ class ExperimentConfig:
                 raise ConfigError(f"{entry.name} = {value!r}: expected {kind if get_origin(kind) else kind.__name__}")
         if self.preset not in self.PRESETS:
             raise ConfigError(f"preset = {self.preset!r}: known presets are {', '.join(self.PRESETS)}")
+        known_device(self.device)
         if not 0 <= self.seed < SEEDS:
             raise ConfigError(f"seed = {self.seed}: give a whole number from 0 to below {SEEDS:,}")
 
@@ -179,7 +180,7 @@ def load_or_run(experiment: ModuleType, config: Any, compute: str = "stored") ->
             An interrupted run goes on from its checkpoints.
 
     Raises:
-        ConfigError: unknown ``compute``.
+        ConfigError: unknown ``compute``, or a device to run on that this machine has not.
         InputError: not a study, or a configuration of another study.
         ResultsError: nothing stored, files that do not match their hashes, another configuration, or a store that
             cannot be written; the last is found out before the run as far as it can be.
@@ -194,6 +195,7 @@ def load_or_run(experiment: ModuleType, config: Any, compute: str = "stored") ->
     folder = result_folder(experiment.NAME, config)
     if compute == "stored" or (compute == "auto" and (folder / "manifest.json").exists()):
         return load(folder, config)
+    choose_device(getattr(config, "device", "auto"))
     checkpoints = checkpoint_folder(experiment.NAME, config)
     lock = checkpoints.with_suffix(".lock")
     with writing(lock):
@@ -347,17 +349,24 @@ def choose_device(name: str = "auto") -> torch.device:
     >>> choose_device("cpu")
     device(type='cpu')
     """
-    name = name if isinstance(name, str) else repr(name)
-    if name == "auto":
+    named = known_device(name)
+    if named is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if named.type == "cuda" and (named.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device = {name!r}: this machine has {torch.cuda.device_count()} CUDA devices; try 'auto'")
+    return named
+
+
+def known_device(name: str) -> torch.device | None:
+    """Return the device of that name, here or on another machine, None for ``"auto"``; refuse any other name."""
+    if name == "auto":
+        return None
     try:
-        device = torch.device(name)
+        device = torch.device(name) if isinstance(name, str) else None
     except (RuntimeError, TypeError):
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device = {name!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device = {name!r}: this machine has {torch.cuda.device_count()} CUDA devices; try 'auto'")
     return device
 
 

@@ -252,6 +252,7 @@ def test_unknown_commits_can_be_named(monkeypatch, tmp_path):
         ("smoke", {"tasks": (1,)}, "tasks"),
         ("smoke", {"seed": -1}, "seed = -1"),
         ("smoke", {"device": 0}, "device = 0"),
+        ("smoke", {"device": "mars"}, "device = 'mars': expected 'auto', 'cpu', 'cuda' or 'cuda:N'"),
     ],
 )
 def test_bad_configurations_are_refused(name, overrides, message):

@@ -53,3 +53,19 @@ def test_what_it_cannot_do_is_said_in_a_line(words, message, capsys):
     assert main(words) == 1
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith(message) and said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("study", studies())
+@pytest.mark.parametrize("preset", ["paper", "smoke"])
+def test_an_unknown_device_is_refused_by_every_study_though_its_result_is_stored(study, preset, monkeypatch, capsys):
+    monkeypatch.setattr(results, "load", lambda *_: pytest.fail("the stored result was read"))
+    monkeypatch.setattr(results, "checkpoint_folder", lambda *_: pytest.fail("a folder was made"))
+    assert main([study, "--preset", preset, "--device", "mars", "--compute", "stored"]) == 1
+    said = "ConfigError: device = 'mars': expected 'auto', 'cpu', 'cuda' or 'cuda:N'\n"
+    assert capsys.readouterr() == ("", said)
+
+
+def test_a_device_of_another_machine_is_refused_before_a_run_begins(store, capsys):
+    assert main(["theory", *SMALL, "--device", "cuda:99", "--compute", "always"]) == 1
+    assert "CUDA devices; try 'auto'" in capsys.readouterr().err
+    assert not list(store.iterdir())
