@@ -21,3 +21,17 @@ def typeset(text: str) -> str:
     'r = −0.63 in 95\\xa0% of heads, 1e-4 to 2-3'
     """
     return re.sub(r"(?<![\w.])-(?=\d)", "−", re.sub(r"(?<=\d) ?%", f"{SPACE}%", text))
+
+
+def typeset_html(page: str) -> str:
+    """Return HTML with the numbers of its text as the book writes them, its tags and styles as they are.
+
+    >>> typeset_html('<style>td {margin: -1px}</style><td width="50%">-0.3</td>')
+    '<style>td {margin: -1px}</style><td width="50%">−0.3</td>'
+    """
+    return re.sub(
+        r"<style.*?</style>|<[^>]*>|([^<]+)",
+        lambda part: typeset(part[0]) if part[1] else part[0],
+        page,
+        flags=re.DOTALL,
+    )

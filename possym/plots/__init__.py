@@ -2,7 +2,7 @@
 
 * ``POSITIONAL``, ``SYMBOLIC``, ``NEUTRAL``: one colour each through the whole book;
 * ``CATEGORIES``: colours for everything else;
-* ``enable()``: theme and renderer on, tables never cut, called once at the top of a chapter;
+* ``enable()``: theme and renderer on, tables typeset and never cut, called once at the top of a chapter;
 * ``kind_color``, ``interval_band``, ``tile_font``: marks that several charts share;
 * ``following``, ``slider_over``, ``said``, ``picked``: titles, sliders and menus that say what is shown at any setting.
 
@@ -16,6 +16,7 @@ import base64
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape, unescape
@@ -26,7 +27,7 @@ import altair as alt
 import pandas as pd
 import vl_convert
 
-from ..typography import typeset
+from ..typography import SPACE, typeset, typeset_html
 
 POSITIONAL = "#006BA8"
 SYMBOLIC = "#E06608"
@@ -59,7 +60,9 @@ _STILL_WIDTH = 640
 
 
 def enable() -> None:
-    """Turn on the book's theme and renderer, and pandas' tables in full; in JupyterLab also load the drawing script.
+    """Turn on the book's theme and renderer, and pandas' tables in full and with the book's minus and percent signs.
+
+    In JupyterLab it also loads the drawing script.
 
     >>> enable()
     >>> alt.renderers.active, alt.theme.active
@@ -70,6 +73,10 @@ def enable() -> None:
     alt.data_transformers.disable_max_rows()
     for limit in ("rows", "columns", "colwidth"):
         pd.set_option(f"display.max_{limit}", None)
+    if shell := getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)():
+        shown = shell.display_formatter.formatters["text/html"]
+        shown.for_type(pd.DataFrame, _table)
+        shown.for_type_by_name("pandas.io.formats.style", "Styler", _table)
     if "JPY_SESSION_NAME" in os.environ:  # a kernel with a page in front of it; batch runs leave their output small
         from IPython.display import display
 
@@ -156,17 +163,25 @@ def picked(name: str, field: str, options: Sequence, start: object, label: str) 
     return menu, alt.param(name=f"{name}_click", value=field)
 
 
+def _table(table) -> str:
+    page = table._repr_html_()  # None where pandas is set not to write HTML
+    return page and typeset_html(page)
+
+
 def _words(value: dict | list) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
 @alt.theme.register("possym", enable=False)
 def _theme() -> alt.theme.ThemeConfig:
+    # d3 writes a minus by itself, not the space before the percent sign.
+    number = {"decimal": ".", "thousands": ",", "grouping": [3], "currency": ["$", ""], "percent": f"{SPACE}%"}
     label = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500}
     return {
         "config": {
             "background": "transparent",
             "font": _FONT,
+            "locale": {"number": number},
             "view": {"stroke": None, "continuousHeight": 300, "continuousWidth": 420},
             "title": {
                 "color": INK, "subtitleColor": INK, "anchor": "start", "fontSize": 14, "fontWeight": 600,
@@ -192,7 +207,7 @@ def _theme() -> alt.theme.ThemeConfig:
                 "category": list(CATEGORIES),
                 "diverging": [POSITIONAL, "#efefef", SYMBOLIC],
                 "heatmap": {"scheme": "viridis"},
-                "ramp": LAYERS.to_dict(),
+                "ramp": {"scheme": LAYERS.name, "extent": LAYERS.extent},
             },
         }
     }  # fmt: skip

@@ -30,7 +30,7 @@ def test_accuracies_mark_every_model_and_the_median(tables):
     found = marks(svg, "point")
     assert len(found) == 4 * len(PAIRS)
     mine = [m["accuracy"] for m in found if (m["label"], m["task"]) == ("more heads a layer", "number")]
-    assert sorted(mine) == ["70.00%", "75.00%", "80.00%", "85.00%"]
+    assert sorted(mine) == ["70.00\xa0%", "75.00\xa0%", "80.00\xa0%", "85.00\xa0%"]
     ticks = {(mark["label"], mark["task"]): mark for mark in marks(svg, "tick")}
     assert len(ticks) == len(PAIRS)
     (value,) = (v for k, v in ticks["more heads a layer", "number"].items() if k.startswith("Median"))
@@ -60,7 +60,7 @@ def test_layers_show_the_share_of_each_kind(tables):
     is_complete(chart)
     found = {(m["panel"], m["layer"], m["kind"]): m["share"] for m in marks(draw(chart), "bar")}
     assert len({panel for panel, _, _ in found}) == len(PAIRS)
-    assert found["more heads a layer: number", "0", "positional"] == "75%"
+    assert found["more heads a layer: number", "0", "positional"] == "75\xa0%"
     assert found["more heads a layer: number", "3", "symbolic"] == "50%"
     assert found["few short paths: letter", "2", "symbolic"] == "100%"
     assert not any(kind == "neither" for _, _, kind in found)

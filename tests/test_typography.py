@@ -1,0 +1,40 @@
+"""Charts and tables write numbers as the prose does: a space before the percent sign, a minus that is no hyphen."""
+
+import re
+from types import SimpleNamespace
+
+import altair as alt
+import pandas as pd
+from IPython.core.formatters import DisplayFormatter
+
+from possym import plots
+
+from .plots.drawn import draw, texts
+
+SHARES = pd.DataFrame({"share": [-0.25, 0.5, 1.0]}, index=["-1", "50%", "1e-4"])
+
+
+def test_percentages_of_a_chart_have_the_space_on_axes_legends_marks_and_tooltips():
+    share = alt.Chart(SHARES).encode(
+        x=alt.X("share:Q").axis(format="%"),
+        y=alt.Y("share:Q").axis(format=".1%"),
+        color=alt.Color("share:Q").legend(format=".0%"),
+    )
+    svg = draw(share.mark_point() + share.mark_text().encode(text=alt.Text("share:Q", format=".2%")))
+    said = texts(svg)
+    assert {"100\xa0%", "100.0\xa0%", "100.00\xa0%", "−25.00\xa0%"} <= {*said}
+    assert not re.search(r"\d%|-\d", " ".join(said) + " ".join(re.findall('aria-label="([^"]*)"', svg)))
+
+
+def test_tables_of_a_chapter_have_both(monkeypatch):
+    shell = SimpleNamespace(display_formatter=DisplayFormatter())
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    plots.enable()
+    for table in (SHARES, SHARES.style.format("{:.0%}").set_table_styles([{"selector": "", "props": "margin: -1px"}])):
+        page = shell.display_formatter.format(table)[0]["text/html"]
+        cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", page)
+        assert {"−1", "50\xa0%", "1e-4"} <= {*cells} and {"−0.25", "−25\xa0%"} & {*cells}
+        assert not re.search(r"\d%|(?<!e)-\d", " ".join(cells))
+        assert "−" not in "".join(re.findall("<style.*?</style>", page, re.DOTALL))
+    with pd.option_context("display.notebook_repr_html", False):
+        assert "text/html" not in shell.display_formatter.format(SHARES)[0]
