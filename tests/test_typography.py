@@ -26,6 +26,15 @@ def test_percentages_of_a_chart_have_the_space_on_axes_legends_marks_and_tooltip
     assert not re.search(r"\d%|-\d", " ".join(said) + " ".join(re.findall('aria-label="([^"]*)"', svg)))
 
 
+def test_words_of_a_chart_are_typeset_and_its_data_are_not():
+    data = pd.DataFrame({"text": ["-1 to 5%"], "share": [0.5]})
+    chart = alt.Chart(data, title=alt.Title("-1 in 50%", subtitle="From -2")).mark_point()
+    plots.enable()
+    page = alt.renderers.get()(chart.encode(x=alt.X("share:Q", title="Step at 95% of -3")).to_dict())["text/html"]
+    for words in ("−1 in 50\xa0%", "From −2", '"title":"Step at 95\xa0% of −3"', '"text":"-1 to 5%"'):
+        assert words in page
+
+
 def test_tables_of_a_chapter_have_both(monkeypatch):
     shell = SimpleNamespace(display_formatter=DisplayFormatter())
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..typography import typeset_html
 from .claim import VERDICTS
 
 SYMBOLS = dict(zip(VERDICTS, "●◐○–", strict=True))
@@ -54,7 +55,7 @@ class Table:
             ]
             data = "".join(f"<td>{cell}</td>" for cell in cells[1:])
             lines.append(f'<tr{opening}><th scope="row">{cells[0]}</th>{data}</tr>')
-        return (
+        return typeset_html(
             f'<div class="possym-table" tabindex="0" role="region" aria-label="{html.escape(self.caption)}">'
             f"<table><caption>{html.escape(self.caption)}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"

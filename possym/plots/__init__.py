@@ -219,6 +219,8 @@ def _render(spec: dict, **_) -> dict[str, str]:
     A title that is an expression becomes the parameter ``title``, which the script follows.
     """
     spec = _rounded(spec)
+    data = spec.pop("datasets", {})
+    spec = _typeset(spec) | {"datasets": data}
     spec.pop("$schema", None)
     title = spec.pop("title", None)
     if isinstance(title, dict) and isinstance(title["text"], dict):
@@ -252,6 +254,18 @@ def _still(spec: dict) -> str:
 def _rounded(spec: dict) -> dict:
     """A copy with numbers at six significant digits: no eye sees more, and the page is half as long."""
     return json.loads(json.dumps(spec), parse_float=lambda number: float(f"{float(number):.6g}"))
+
+
+def _typeset(spec):
+    """A copy with its words typeset: titles, those of axes and legends too, and texts."""
+    if isinstance(spec, list):
+        return [_typeset(part) for part in spec]
+    if not isinstance(spec, dict):
+        return spec
+    return {
+        name: typeset(part) if name in ("title", "subtitle", "text") and isinstance(part, str) else _typeset(part)
+        for name, part in spec.items()
+    }
 
 
 def _script_json(spec: dict) -> str:

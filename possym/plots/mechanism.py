@@ -154,7 +154,10 @@ def arrivals(left: pd.DataFrame, task: str) -> alt.LayerChart:
     data["class"] = data["hops"].map(hop_words)
     colors = alt.Color("class:N", title=None, sort=order).scale(domain=order, range=list(CATEGORIES[: len(order)]))
     base = alt.Chart(data).encode(
-        x=alt.X("layer:O", title="After layer (−1: input)").axis(labelAngle=0, labelOverlap=True), color=colors
+        x=alt.X("layer:O", title="After layer (−1: input)").axis(
+            format="d", formatType="number", labelAngle=0, labelOverlap=True
+        ),
+        color=colors,
     )
     band = base.mark_area(opacity=0.2).encode(
         y=alt.Y("low:Q", title="Share of sequences").scale(domain=[0, 1]), y2="high:Q"

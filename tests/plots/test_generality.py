@@ -61,8 +61,8 @@ def test_layers_show_the_share_of_each_kind(tables):
     found = {(m["panel"], m["layer"], m["kind"]): m["share"] for m in marks(draw(chart), "bar")}
     assert len({panel for panel, _, _ in found}) == len(PAIRS)
     assert found["more heads a layer: number", "0", "positional"] == "75\xa0%"
-    assert found["more heads a layer: number", "3", "symbolic"] == "50%"
-    assert found["few short paths: letter", "2", "symbolic"] == "100%"
+    assert found["more heads a layer: number", "3", "symbolic"] == "50\xa0%"
+    assert found["few short paths: letter", "2", "symbolic"] == "100\xa0%"
     assert not any(kind == "neither" for _, _, kind in found)
 
 
