@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from .capture import Call, Capture
-from .errors import InputError
+from .errors import InputError, need_room
 from .tasks.batch import check_count, check_generator
 
 
@@ -35,6 +35,7 @@ def repeated_tokens(
     """
     n, length = check_count("n", n, 1), check_count("length", length, 2)
     vocabulary = check_count("vocabulary", vocabulary, length + (beginning is not None))
+    need_room(2 * n * length + vocabulary, n=n, length=length, vocabulary=vocabulary)
     generator = check_generator(generator)
     if beginning is None:
         rows = [torch.randperm(vocabulary, generator=generator)[:length] for _ in range(n)]

@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from .errors import InputError, as_real, as_whole
+from .errors import InputError, as_real, as_whole, need_room
 
 
 def smallest_turn(angle: float, length: int) -> float:
@@ -130,10 +130,12 @@ def induction_logits(planes: str, symbols: int, length: int) -> tuple[float, Ten
     """
     if planes == "one":
         angle, query, key = one_plane_induction(symbols, length)
+        need_room(3 * int(symbols) ** 2, symbols=symbols)
         return angle, torch.polar(torch.ones(symbols, symbols, dtype=torch.float64), query[:, None] - key)
     if planes != "many":
         raise InputError(f"planes = {planes!r}: give 'one' or 'many'")
     angle, phase = many_plane_induction(symbols, length)
+    need_room(3 * int(symbols) ** 2, symbols=symbols)
     own = torch.eye(symbols, dtype=torch.float64)
     return angle, torch.polar(own, torch.full_like(own, phase))
 
@@ -157,3 +159,4 @@ def check_symbols(symbols: int) -> None:
     found = as_whole(symbols)
     if found is None or found < 2:
         raise InputError(f"symbols = {symbols!r}: give a whole number from 2")
+    need_room(2 * found, symbols=found)

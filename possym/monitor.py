@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from .capture import Capture
-from .errors import ConfigError, InputError, PossymError, ResultsError, UnsupportedModelError, need
+from .errors import ConfigError, InputError, PossymError, ResultsError, UnsupportedModelError, need, need_room
 from .profiling import Profile, Rows, check_number, read_blocks, read_prompts, read_queries, run_prompts
 from .results import atomic_write, writing
 from .training import evaluation_steps
@@ -381,6 +381,7 @@ def read_steps(steps: Sequence[int]) -> list[int]:
     [0, 10, 20]
     """
     need(steps, (list, tuple, range), "steps")
+    need_room(len(steps), **{"the number of steps": len(steps)})
     for step in steps:
         need(step, int, "a step of steps")
     if not len(steps) or list(steps) != sorted(set(steps)) or steps[0] < 0:

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from . import __version__
 from .choices import COMPUTE, SEEDS
-from .errors import ConfigError, InputError, ResultsError, need
+from .errors import ConfigError, InputError, ResultsError, need, need_room
 from .scratch import scratch
 
 LIBRARIES = ("torch", "numpy", "pandas", "pyarrow", "safetensors", "transformers", "altair")
@@ -80,6 +80,9 @@ class ExperimentConfig:
             value, kind = getattr(self, entry.name), expected[entry.name]
             if not _matches(value, kind):
                 raise ConfigError(f"{entry.name} = {value!r}: expected {kind if get_origin(kind) else kind.__name__}")
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, int) and entry.name != "seed":  # a count or a length: of what is held, or more
+                    _need_room(entry.name, number)
         if self.preset not in self.PRESETS:
             raise ConfigError(f"preset = {self.preset!r}: known presets are {', '.join(self.PRESETS)}")
         known_device(self.device)
@@ -104,6 +107,13 @@ class ExperimentConfig:
     def hash(self) -> str:
         """Return 16 hexadecimal digits that name this configuration, the device left out."""
         return config_hash(self)
+
+
+def _need_room(name: str, count: int) -> None:
+    try:
+        need_room(count, **{name: count})
+    except InputError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _matches(value: Any, expected: Any) -> bool:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..errors import need
+from ..errors import need, need_room
 from ..models.ensemble import Ensemble
 from ..tasks import Batch
 from ..tasks.batch import check_count
@@ -40,8 +40,9 @@ def wrong_keys(model: Ensemble, batch: Batch, layer: int, reach: int) -> Tensor:
     """
     need(model, Ensemble, "model")
     check_count("layer", layer, 0, model.config.layers - 1)
-    check_count("reach", reach, 0)
+    reach = check_count("reach", reach, 0)
     check_batch(model, batch, 1)
+    need_room(batch.tokens[..., 0].numel() * reach * model.config.head_width, reach=reach)
     query, key = last_contents(model, batch.tokens)[layer]
     frequencies = all_frequencies(model.config).to(key.device)
     step = batch.path[..., 1]  # (E, B)

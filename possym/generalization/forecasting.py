@@ -16,7 +16,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need
+from ..errors import InputError, need, need_room
 from ..models.ensemble import Ensemble
 from ..tasks import Batch, LetterTask, NumberTask
 from ..tasks.batch import check_count
@@ -64,7 +64,8 @@ def forecast(
     """
     check_model(model, task)
     check_count("length", length, WINDOW)
-    check_count("relocated", relocated, 1)
+    relocated = check_count("relocated", relocated, 1)
+    need_room(model.members * model.config.heads * WINDOW * relocated, relocated=relocated)
     layers = check_layers(model, exposed)
     check_batch(model, batch, 2)
     precision = check_means(model, source, precision)

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import stats
 
 from ..dynamics import need
-from ..errors import InputError
+from ..errors import InputError, need_room
 from ..errors import need as kind_of
 from ..settings import LEARNT
 from ..statistics import Estimate
@@ -359,6 +359,7 @@ def check_by(by: Sequence[str]) -> None:
 
 def bootstrap(function, x: np.ndarray, y: np.ndarray, draws: int, seed: int) -> Estimate:
     """Return a function of paired values with the 2.5 to 97.5 % range over draws of pairs; no p-value."""
+    need_room(draws * len(x), draws=draws)
     picked = np.random.default_rng(seed).integers(len(x), size=(draws, len(x)))
     spread = np.array([function(x[rows], y[rows]) for rows in picked])
     spread = spread[~np.isnan(spread)]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need
+from ..errors import InputError, need, need_room
 from ..models.ensemble import Ensemble
 from ..tasks import Batch, LetterTask, NumberTask
 from ..tasks.batch import Task, check_count
@@ -274,7 +274,8 @@ def check_run(
     """Return the precision of `check_means`; raise an InputError for what no ensemble can be asked."""
     check_model(model, task)
     check_count("length", length, shortest)
-    check_count("count", count, 1)
+    count = check_count("count", count, 1)
+    need_room(model.members * count, count=count, members=model.members)  # what is found of each sequence
     return check_means(model, source, precision)
 
 

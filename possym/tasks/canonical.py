@@ -7,6 +7,7 @@ answers' values: counts differ by at most one.
 import torch
 from torch import Tensor
 
+from ..errors import need_room
 from .batch import (
     Batch,
     Task,
@@ -19,14 +20,18 @@ from .batch import (
     uniform,
 )
 
+WORD = 8  # numbers of eight bytes that a token of the vocabulary takes
+
 
 def _check_sample(
-    n: int, hops: int | None, length: int, generator: torch.Generator | None, longest: int | None, why: str
+    n: int, hops: int | None, length: int, generator: torch.Generator | None, longest: int | None, why: str, held: int
 ) -> tuple[int, int, torch.Generator]:
-    """Return n, length and the generator, checked."""
+    """Return n, length and the generator, checked; drawing holds ``held`` numbers at once for each token."""
     if hops is not None:
         check_count("hops", hops, 1, 1, "or None, which is the same here")
-    return check_count("n", n, 1), check_count("length", length, 2, longest, why), check_generator(generator)
+    n, length = check_count("n", n, 1), check_count("length", length, 2, longest, why)
+    need_room(held * n * length, n=n, length=length)
+    return n, length, check_generator(generator)
 
 
 def _draw_answers(
@@ -69,6 +74,7 @@ class IndexTask(Task):
     def __init__(self, symbols: int = 32, max_length: int = 128) -> None:
         self.symbols = check_count("symbols", symbols, 2)
         self.max_length = check_count("max_length", max_length, 2)
+        need_room(WORD * (self.symbols + self.max_length), symbols=self.symbols, max_length=self.max_length)
         self.vocabulary = letter_names(symbols) + [str(i) for i in range(1, max_length)]
 
     def sample(
@@ -92,7 +98,7 @@ class IndexTask(Task):
         torch.Size([3, 17])
         """
         n, length, generator = _check_sample(
-            n, hops, length, generator, self.max_length, "for more, make the task with a larger max_length"
+            n, hops, length, generator, self.max_length, "for more, make the task with a larger max_length", held=1
         )
         answer, place, hops, path = _draw_answers(n, length, self.symbols, generator)
         tokens = torch.randint(self.symbols, (n, length), generator=generator, device=generator.device)
@@ -135,6 +141,7 @@ class _PairTask(Task):
     def __init__(self, symbols: int, attributes: int) -> None:
         self.symbols = check_count("symbols", symbols, 2)
         self.attributes = check_count("attributes", attributes, 2)
+        need_room(WORD * self.symbols * self.attributes, symbols=self.symbols, attributes=self.attributes)
         names, values = letter_names(symbols), [str(i + 1) for i in range(attributes)]
         self.vocabulary = [name + value for name in names for value in values] + names + values
 
@@ -210,7 +217,13 @@ class RetrievalTask(_PairTask):
         torch.Size([3, 17])
         """
         n, length, generator = _check_sample(
-            n, hops, length, generator, self.symbols + 1, "symbols do not repeat; for more, make the task with more"
+            n,
+            hops,
+            length,
+            generator,
+            self.symbols + 1,
+            "symbols do not repeat; for more, make the task with more",
+            held=8,
         )
         drawn = _draw_answers(n, length, self.attributes, generator)
         keys = torch.rand(n, self.symbols, generator=generator, device=generator.device)
@@ -278,7 +291,7 @@ class PartialInductionTask(_PairTask):
         >>> PartialInductionTask().sample(3, length=128).tokens.shape
         torch.Size([3, 128])
         """
-        n, length, generator = _check_sample(n, hops, length, generator, None, "one pair and the query")
+        n, length, generator = _check_sample(n, hops, length, generator, None, "one pair and the query", held=8)
         device = generator.device
         drawn = _draw_answers(n, length, self.attributes, generator)
         place = drawn[1]

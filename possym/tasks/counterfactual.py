@@ -20,9 +20,9 @@ Sequences of the last four lie off the training distribution: no drawn answer st
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need
+from ..errors import InputError, need, need_room
 from .batch import Batch, check_count, check_generator
-from .multihop import PRE_TARGETS, TARGETS, LetterTask
+from .multihop import PRE_TARGETS, TARGETS, WINDOW, LetterTask
 
 KINDS = ("drawn", "decoys", "disagree", "copied", "cut", "cut-disagree")
 MARKED = {"drawn": 1, "decoys": 3, "disagree": 1, "copied": 0, "cut": 1, "cut-disagree": 1}
@@ -73,7 +73,8 @@ def conflicts(n: int, kind: str, *, hops: int, generator: torch.Generator | None
     """
     if kind not in KINDS:
         raise InputError(f"kind = {kind!r}: known kinds are {', '.join(KINDS)}")
-    check_count("n", n, 1)
+    n = check_count("n", n, 1)
+    need_room(10 * WINDOW * n, n=n)
     check_count("hops", hops, 1, 4)
     generator = check_generator(generator)
     parts: list[tuple[Batch, Tensor]] = []

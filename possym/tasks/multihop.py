@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import need_room
 from .batch import (
     Batch,
     Task,
@@ -70,12 +71,17 @@ def public_path(places: Tensor, hops: Tensor) -> Tensor:
     return places.masked_fill(torch.arange(MAX_HOPS + 1, device=hops.device) > hops[:, None], -1)
 
 
-def check_sample(n: int, hops: int | None, length: int, generator: torch.Generator | None):
-    """Return the arguments of ``sample``, checked, or raise an InputError that says what is wrong with them."""
+def check_sample(n: int, hops: int | None, length: int, generator: torch.Generator | None, held: int):
+    """Return the arguments of ``sample``, checked, or raise an InputError that says what is wrong with them.
+
+    Drawing holds ``held`` numbers at once for each token.
+    """
     if hops is not None:
         hops = check_count("hops", hops, 1, MAX_HOPS, "or None for all in equal share")
     length = check_count("length", length, WINDOW, why="8 target tokens, 8 pre-target tokens and the query")
-    return check_count("n", n, 1), hops, length, check_generator(generator)
+    n = check_count("n", n, 1)
+    need_room(held * n * length, n=n, length=length)
+    return n, hops, length, check_generator(generator)
 
 
 class NumberTask(Task):
@@ -124,7 +130,7 @@ class NumberTask(Task):
         >>> task.decode(batch.tokens[0, -1]) == str(16 - place.item())
         True
         """
-        n, hops, length, generator = check_sample(n, hops, length, generator)
+        n, hops, length, generator = check_sample(n, hops, length, generator, held=2)
         device = generator.device
         hops, _, places, answer = draw_paths(n, hops, length, self.LETTERS, generator)
         targets = torch.randint(self.LETTERS, (n, length - PRE_TARGETS - 1), generator=generator, device=device)
@@ -207,7 +213,7 @@ class LetterTask(Task):
         >>> task.decode(batch.tokens[0, -1])[1] == task.decode(batch.answer[0])[0]
         True
         """
-        n, hops, length, generator = check_sample(n, hops, length, generator)
+        n, hops, length, generator = check_sample(n, hops, length, generator, held=5)
         device, size = generator.device, self.LETTERS
         hops, _, places, answer = draw_paths(n, hops, length, size * size, generator)
         # A random order of the letters, shifted so that the answer's comes first, then those that lead to it.

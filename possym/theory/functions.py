@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need
+from ..errors import InputError, need, need_room
 
 
 def check_tokens(tokens: Tensor, **tables: Tensor) -> None:
@@ -60,6 +60,7 @@ def retrieval(tokens: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tens
     """
     check_tokens(tokens, left=left, right=right)
     n = tokens.shape[-1]
+    need_room(2 * tokens.numel() * n, **{"length of the sequences": n})
     match = (left[tokens][..., None, :] == right[tokens][..., None]) & torch.ones(
         n, n, dtype=torch.bool, device=tokens.device
     ).tril()
