@@ -40,15 +40,7 @@ def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
     data = summary.merge(wide, on=["hops", "step"])
     packed = pack(data, ["hops"], ["step", *columns])
     packed["hops"] = [hop_words(hops) for hops in packed["hops"]]
-    shown = alt.param(
-        name="shown",
-        value="median",
-        bind=alt.binding_select(
-            options=["median", *wide.columns],
-            labels=["median and range over seeds", *(f"seed {seed}" for seed in seeds)],
-            name="Show ",
-        ),
-    )
+    shown = choice_of_seeds(seeds, "median and range over seeds")
     order = packed["hops"].tolist()
     swatch = alt.Legend(symbolType="stroke", symbolOpacity=1)
     base = (
@@ -145,32 +137,74 @@ def head_color(positional: float, symbolic: float) -> str:
     return "#" + "".join(f"{round(min(max(channel, 0), 255)):02x}" for channel in mixed)
 
 
-def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> alt.LayerChart:
-    """Return every layer's kind over training as one strip a layer, coloured by `head_color` of the median scores.
+def head_color_expression(positional: str, symbolic: str) -> str:
+    """Return the Vega expression of `head_color` for two scores that are Vega expressions.
 
-    Evaluations are thinned evenly to at most ``columns``, first and last kept. The letter at the right end names
-    heads whose median scores end at 0.9 and 0.1 or purer: P positional, S symbolic.
+    >>> head_color_expression("datum.p", "datum.s")[:40]
+    "'rgb(' + round(0*(datum.p)*(1-(datum.s))"
+    """
+    p, s = f"({positional})", f"({symbolic})"
+    shares = {POSITIONAL: f"{p}*(1-{s})", SYMBOLIC: f"{s}*(1-{p})", NEUTRAL: f"{p}*{s}", "#ffffff": f"(1-{p})*(1-{s})"}
+    mixed = ("+".join(f"{int(color[i : i + 2], 16)}*{part}" for color, part in shares.items()) for i in (1, 3, 5))
+    return "'rgb(' + " + " + ',' + ".join(f"round({channel})" for channel in mixed) + " + ')'"
+
+
+def choice_of_seeds(seeds: list[int], median: str = "median over seeds") -> alt.Parameter:
+    """Return the menu ``shown``: ``median``, in the words given, or one of the columns ``seed0``, ``seed1`` and so on.
+
+    >>> choice_of_seeds([4]).param.bind.options
+    ['median', 'seed4']
+    """
+    options = ["median", *(f"seed{seed}" for seed in seeds)]
+    labels = [median, *(f"seed {seed}" for seed in seeds)]
+    return alt.param(
+        name="shown", value="median", bind=alt.binding_select(options=options, labels=labels, name="Show ")
+    )
+
+
+def wide_seeds(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """Return layer, step and choice (``median``, ``seed0`` …) with ``columns`` over seeds and of each seed."""
+    single = table.assign(choice=[f"seed{seed}" for seed in table["seed"]])
+    median = table.groupby(["layer", "step"], as_index=False)[columns].median().assign(choice="median")
+    return pd.concat([median, single[["layer", "step", "choice", *columns]]], ignore_index=True)
+
+
+def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> alt.LayerChart:
+    """Return every layer's kind over training as one strip a layer, coloured by `head_color` of its scores.
+
+    A menu picks the median over seeds or a single seed. Evaluations are thinned evenly to at most ``columns``, first
+    and last kept. The letter at the right end names heads whose scores end at 0.9 and 0.1 or purer: P positional, S
+    symbolic.
 
     Raises:
         InputError: a column is missing, or no row belongs to the task.
     """
-    plane = median_plane(of_task(scores, task, ["seed", "step", "layer", "positional", "symbolic"]))
-    steps = thin(sorted(plane["step"].unique()), columns)
-    plane = plane[plane["step"].isin(steps)].copy()
-    plane["color"] = [head_color(p, s) for p, s in zip(plane["positional"], plane["symbolic"], strict=True)]
+    table = of_task(scores, task, ["seed", "step", "layer", "positional", "symbolic"])
+    steps = thin(sorted(table["step"].unique()), columns)
+    plane = wide_seeds(table[table["step"].isin(steps)], ["positional", "symbolic"])
     plane["evaluation"] = plane["step"].map({step: index for index, step in enumerate(steps)})
     last = plane[plane["step"] == steps[-1]].copy()
     last["letter"] = [letter_of(p, s) for p, s in zip(last["positional"], last["symbolic"], strict=True)]
-    marks = {letter: int((last["letter"] == letter).sum()) for letter in "PS"}
-    title = (
-        f"{task.capitalize()} task: {marks['P']} layers end positional, {marks['S']} symbolic, by the median over seeds"
+    titles = {}
+    for choice, letters in last.groupby("choice")["letter"]:
+        whose = "by the median over seeds" if choice == "median" else f"in seed {choice.removeprefix('seed')}"
+        titles[choice] = (
+            f"{task.capitalize()} task: {(letters == 'P').sum()} layers end positional, "
+            f"{(letters == 'S').sum()} symbolic, {whose}"
+        )
+    # Both scores in hundredths as one number: a tenth of what colours would weigh in the page.
+    plane["scores"] = 101 * (100 * plane["positional"]).round().astype(int) + (100 * plane["symbolic"]).round().astype(
+        int
     )
+    wide = plane.pivot(index=["layer", "step", "evaluation"], columns="choice", values="scores").reset_index()
+    arrays = ["evaluation", "step", *titles]
     labels = ", ".join(f"{index}: '{step:,}'" for index, step in enumerate(steps))
     layers = alt.Y("layer:O", title="Layer")
-    arrays = ["evaluation", "step", "positional", "symbolic", "color"]
     strips = (
-        alt.Chart(pack(plane, ["layer"], arrays))
+        alt.Chart(pack(wide, ["layer"], arrays))
         .transform_flatten(arrays)
+        .transform_calculate(positional="floor(datum[shown] / 101) / 100", symbolic="datum[shown] % 101 / 100")
+        .transform_calculate(color=head_color_expression("datum.positional", "datum.symbolic"))
         .mark_rect()
         .encode(
             x=alt.X("evaluation:O", title=f"{STEP} (evaluations, denser early)").axis(
@@ -191,18 +225,25 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
         )
     )
     ends = (
-        alt.Chart(last[["layer", "evaluation", "letter"]])
+        alt.Chart(last.pivot(index=["layer", "evaluation"], columns="choice", values="letter").reset_index())
+        .transform_calculate(letter="datum[shown]")
         .mark_text(fontWeight="bold", color="white", align="center")
         .encode(x="evaluation:O", y=layers, text="letter:N")
     )
-    return (strips + ends).properties(
-        title=alt.Title(
-            title,
-            subtitle="Blue positional, vermillion symbolic, grey both (near uniform), white neither; P, S: "
-            "pure at γ = 0.1",
-        ),
-        description=f"Heat map, {task} task: the kind of every layer's head over training. {title}.",
-        height=20 * plane["layer"].nunique(),
+    seeds = sorted(table["seed"].unique())
+    return (
+        (strips + ends)
+        .add_params(choice_of_seeds(seeds))
+        .properties(
+            title=alt.Title(
+                following("shown", titles),
+                subtitle="Blue positional, vermillion symbolic, grey both (near uniform), white neither; P, S: "
+                "pure at γ = 0.1",
+            ),
+            description=f"Heat map, {task} task: the kind of every layer's head over training, and a menu of seeds. "
+            f"{titles['median']}.",
+            height=20 * table["layer"].nunique(),
+        )
     )
 
 
@@ -339,32 +380,51 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     )
 
 
-def entropy_by_layer(scores: pd.DataFrame, task: str) -> alt.Chart:
-    """Return the attention entropy of every layer over training, median over seeds, in nats.
+def entropy_by_layer(scores: pd.DataFrame, task: str, columns: int = 40) -> alt.Chart:
+    """Return the attention entropy of every layer over training, in nats: median over seeds, or a single seed.
+
+    A menu picks which; tooltips have the range over seeds too. Evaluations are thinned evenly to at most ``columns``.
 
     Raises:
         InputError: a column is missing, or no row belongs to the task.
     """
     table = of_task(scores, task, ["seed", "step", "layer", "entropy"])
-    data = over_seeds(table, ["layer", "step"], "entropy")
-    packed = pack(data, ["layer"], ["step", "median"])
-    first, last = (data.loc[data["step"] == edge(data["step"]), "median"].mean() for edge in (min, max))
-    title = f"{task.capitalize()} task: mean entropy goes from {first:.2f} to {last:.2f} nats"
+    steps = sorted(table["step"].unique())
+    table = table[table["step"].isin(thin(steps, columns))]
+    every = wide_seeds(table, ["entropy"])
+    titles = {}
+    for choice, rows in every.groupby("choice"):
+        first, last = (rows.loc[rows["step"] == edge(rows["step"]), "entropy"].mean() for edge in (min, max))
+        of = "" if choice == "median" else f" of seed {choice.removeprefix('seed')}"
+        titles[choice] = f"{task.capitalize()} task: mean entropy{of} goes from {first:.2f} to {last:.2f} nats"
+    wide = every.pivot(index=["layer", "step"], columns="choice", values="entropy").round(2).reset_index()
+    spread = table.groupby(["layer", "step"], as_index=False)["entropy"].agg(low="min", high="max").round(2)
+    arrays = ["step", "low", "high", *titles]
     return (
-        alt.Chart(packed)
-        .transform_flatten(["step", "median"])
+        alt.Chart(pack(wide.merge(spread, on=["layer", "step"]), ["layer"], arrays))
+        .transform_flatten(arrays)
+        .transform_calculate(entropy="datum[shown]")
         .mark_line(strokeWidth=1.75)
         .encode(
             x=alt.X("step:Q", title=STEP),
-            y=alt.Y("median:Q", title="Entropy (nats)").scale(zero=True),
+            y=alt.Y("entropy:Q", title="Entropy (nats)").scale(zero=True),
             color=alt.Color("layer:O", title="Layer").scale(scheme=LAYERS),
-            tooltip=["layer:O", "step:Q", alt.Tooltip("median:Q", format=".2f", title="entropy")],
+            tooltip=[
+                "layer:O",
+                "step:Q",
+                alt.Tooltip("entropy:Q", format=".2f"),
+                alt.Tooltip("low:Q", format=".2f", title="lowest seed"),
+                alt.Tooltip("high:Q", format=".2f", title="highest seed"),
+            ],
         )
+        .add_params(choice_of_seeds(sorted(table["seed"].unique())))
         .properties(
             title=alt.Title(
-                title, subtitle="One line a layer, median over seeds; uniform attention over n keys has ln n"
+                following("shown", titles),
+                subtitle="One line a layer, median over seeds or one seed; uniform attention over n keys has ln n",
             ),
-            description=f"Line chart, {task} task: attention entropy over training, one line for each layer. {title}.",
+            description=f"Line chart, {task} task: attention entropy over training, one line for each layer; a menu "
+            f"of seeds. {titles['median']}.",
             height=240,
         )
     )
