@@ -15,6 +15,7 @@ from possym.claims.figures import FIGURES
 from possym.errors import InputError, ResultsError
 from possym.onehop import table3
 from possym.tasks import Batch, LetterTask, NumberTask
+from possym.typography import typeset
 
 from .general_study import study as general_study
 from .synthetic import PAPER_LIKE, study
@@ -275,7 +276,7 @@ def test_what_holds_shows_the_ledgers_rows():
     shown = Cells(claims.what_holds(CHAPTER, made)._repr_html_())
     assert len(shown.rows) == len(rows) + 1
     for row, (_, claim) in zip(shown.rows[1:], rows.iterrows(), strict=True):
-        assert row[0].startswith(claim["claim"] + "Criterion: ")
+        assert row[0].startswith(typeset(claim["claim"]) + "Criterion: ")
         assert row[3].startswith(claim["measured"])
         assert row[4].endswith(f" {claim['verdict']}in the ledger")
     assert shown.scopes.count("col") == 5 and shown.scopes.count("row") == len(rows)
