@@ -214,8 +214,16 @@ def test_entropy_lines_are_medians_or_those_of_a_seed(tables, shown):
     whose = "" if shown == "median" else " of seed 2"
     assert title_of(chart, shown=shown) == f"Letter task: mean entropy{whose} goes from {first:.2f} to {last:.2f} nats"
     assert f"{last:.2f} nats" not in title_of(chart, shown="seed4")
-    lines = re.findall(r'role-mark marks"[^>]*aria-roledescription="line mark[^>]*>', draw(chart, shown=shown))
-    assert lines
+    scores = tables["scores"]
+    same = learning.entropy_by_layer(scores if shown == "median" else scores[scores["seed"] == 2], "letter", columns=10)
+    assert lines_of(draw(chart, shown=shown)) == lines_of(draw(same)) != lines_of(draw(chart, shown="seed4"))
+
+
+def lines_of(svg):
+    """The paths of an SVG's lines."""
+    found = re.findall(r'aria-roledescription="line mark"[^>]*? d="([^"]*)"', svg)
+    assert len(found) == 12
+    return found
 
 
 def test_counts_stand_beside_the_papers():
