@@ -421,7 +421,7 @@ def entropy_by_layer(scores: pd.DataFrame, task: str, columns: int = 40) -> alt.
         .properties(
             title=alt.Title(
                 following("shown", titles),
-                subtitle="One line a layer, median over seeds or one seed; uniform attention over n keys has ln n",
+                subtitle="One line a layer; uniform attention over n keys has ln n",
             ),
             description=f"Line chart, {task} task: attention entropy over training, one line for each layer; a menu "
             f"of seeds. {titles['median']}.",
