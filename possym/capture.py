@@ -32,6 +32,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -148,11 +149,23 @@ class LayerInputs:
         if per_plane is not None:
             keys, turned = self.plane_factors(heads, rows, per_plane)
             return keys.mT @ turned
+        contents, places = self.factors(heads, rows)
+        return self.capped(contents @ places.mT)
+
+    def factors(self, heads: slice = slice(None), rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return what relocated logits are the product of, before the softcap: contents (B, h, N, K) and places (N, K).
+
+        Raises:
+            UnsupportedModelError: a layer whose rotation is not pairs of dimensions.
+        """
+        if self.replayed is not None:
+            raise UnsupportedModelError(f"layer {self.layer} does not rotate pairs of dimensions: it has no factors")
         parts, fixed = self.parts(heads, rows)
         if fixed is None:
-            return self.capped(parts @ self.turns.mT)
-        ones = self.turns.new_ones(len(self.moved), 1)
-        return self.capped(torch.cat([parts, fixed], -1) @ torch.cat([self.turns, ones], -1).mT)
+            return parts, self.turns
+        # What no place changes is one more product, with 1; three zeros keep the rows apart by whole vectors of four.
+        ones = F.pad(self.turns.new_ones(len(self.moved), 1), (0, 3))
+        return torch.cat([parts, F.pad(fixed, (0, 3))], -1), torch.cat([self.turns, ones], -1)
 
     def parts(self, heads: slice, rows: slice) -> tuple[Tensor, Tensor | None]:
         """Return what multiplies cosine and sine of a place in the moved keys' logits, and what no place changes.
@@ -234,14 +247,15 @@ class Capture:
 
     def __init__(self, model: nn.Module):
         """Ask the model, or take what it answered earlier: a model whose parameters did not change is asked once."""
-        check_model(model)
+        modules = modules_of(model)
+        check_model(model, modules)
         self.model = model
         self.layers: dict[int, Layer] = {}
         embedding = model.get_input_embeddings()
         self.device = embedding.weight.device
         if self.device.type == "meta":
             self.device = torch.device(getattr(embedding._hf_hook, "execution_device", "cpu"))
-        marks = fingerprint(model)
+        marks = fingerprint(modules)
         known = _probed.get(model)
         if known is not None and known[0] == marks:
             _, self.layers, coverage_before = known
@@ -527,19 +541,29 @@ def check_sound(layers: list[tuple[list[int], Tensor]]) -> None:
         )
 
 
-def fingerprint(model: nn.Module) -> tuple:
+def fingerprint(modules: list[nn.Module]) -> tuple:
     """Return what changes when a model's parts, their place or their parameters change.
 
     Vectors, such as gains that a probe copies, count with their values: an optimiser may change them unseen.
     """
-    parameters = list(model.parameters())
+    parameters = parameters_of(modules)
     marks = tuple((p.data_ptr(), p.dtype, p.device, 0 if p.is_inference() else p._version) for p in parameters)
     vectors: dict[torch.device, list[Tensor]] = {}
     for p in parameters:
         if p.ndim == 1 and not p.is_meta:
             vectors.setdefault(p.device, []).append(p.detach())
     values = tuple(torch.cat(some).float().cpu().numpy().tobytes() for some in vectors.values())
-    return marks, values, tuple(id(module) for module in model.modules())
+    return marks, values, tuple(map(id, modules))
+
+
+def modules_of(model: Any) -> list[nn.Module]:
+    """Return a model's modules, listed once for all who ask: a walk through a model takes a millisecond."""
+    return list(model.modules()) if isinstance(model, nn.Module) else []
+
+
+def parameters_of(modules: list[nn.Module]) -> list[nn.Parameter]:
+    """Return the parameters of modules; one that two of them share is there twice."""
+    return [p for module in modules for p in module._parameters.values() if p is not None]
 
 
 def replayed_logits(call: "Call", query: Tensor, places: list[int]) -> Tensor:
@@ -894,11 +918,12 @@ def attached(model: nn.Module, on_call: OnCall) -> Iterator[Session]:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-    modules = [m for m in model.modules() if "Attention" in type(m).__name__]
-    configs = all_configs(model)
+    everything = modules_of(model)
+    modules = [m for m in everything if "Attention" in type(m).__name__]
+    configs = all_configs(everything)
     implementations = {key: config._attn_implementation for key, config in configs.items()}
     session = Session(on_call)
-    training = [m for m in model.modules() if m.training]
+    training = [m for m in everything if m.training]
     name = f"possym_{next(_numbers)}"
 
     def restore_configs() -> None:
@@ -915,7 +940,7 @@ def attached(model: nn.Module, on_call: OnCall) -> Iterator[Session]:
         stack.callback(set_training, True)
         set_training(False)
         stack.callback(restore_configs)
-        stack.enter_context(rotary_state(model))
+        stack.enter_context(rotary_state(everything))
         for module in modules:
             stack.callback(module.register_forward_pre_hook(session.remember, with_kwargs=True).remove)
         if any(eager_function(m) for m in modules):
@@ -958,9 +983,9 @@ def listening(session: Session, module: nn.Module) -> Callable:
     return attend
 
 
-def all_configs(model: nn.Module) -> dict:
-    """Return the configs of a model and of all its parts, by identity."""
-    found, waiting = {}, [m.config for m in model.modules() if hasattr(getattr(m, "config", None), "sub_configs")]
+def all_configs(modules: list[nn.Module]) -> dict:
+    """Return the configs of a model's modules and of all their parts, by identity."""
+    found, waiting = {}, [m.config for m in modules if hasattr(vars(m).get("config"), "sub_configs")]
     while waiting:
         config = waiting.pop()
         if config is None or id(config) in found:
@@ -971,10 +996,10 @@ def all_configs(model: nn.Module) -> dict:
 
 
 @contextmanager
-def rotary_state(model: nn.Module) -> Iterator[None]:
+def rotary_state(modules: list[nn.Module]) -> Iterator[None]:
     """Keep what rotary modules remember of earlier lengths (dynamic scaling) from changing."""
     saved = []
-    for module in model.modules():
+    for module in modules:
         if "Rotary" in type(module).__name__:
             values = [(buffer, buffer.clone()) for buffer in module.buffers()]
             containers = module._buffers, module._non_persistent_buffers_set
@@ -992,7 +1017,7 @@ def rotary_state(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
 
 
-def check_model(model: nn.Module) -> None:
+def check_model(model: nn.Module, modules: list[nn.Module]) -> None:
     """Raise an UnsupportedModelError unless ``model`` can hold rotary, causal attention that possym reads."""
     try:
         from transformers import PreTrainedModel
@@ -1003,12 +1028,10 @@ def check_model(model: nn.Module) -> None:
             f"model is a {type(model).__name__}: give a transformers model, e.g. "
             "AutoModelForCausalLM.from_pretrained(folder)"
         )
-    if not any(isinstance(m, PreTrainedModel) for m in model.modules()):
+    if not any(isinstance(m, PreTrainedModel) for m in modules):
         raise UnsupportedModelError(f"{type(model).__name__} holds no transformers model")
     # accelerate keeps offloaded weights on the meta device too, with a hook that brings them when their module runs.
-    if any(weight.is_meta for weight in model.parameters()) and any(
-        weight.is_meta for m in model.modules() if not hasattr(m, "_hf_hook") for weight in m.parameters(False)
-    ):
+    if any(weight.is_meta for weight in parameters_of([m for m in modules if "_hf_hook" not in vars(m)])):
         raise UnsupportedModelError(f"{type(model).__name__} has weights on the meta device: load them first")
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedModelError(

@@ -41,8 +41,8 @@ def swap_terms(turned, moved, weight):
 
 
 @jit
-def head_kernel(relocated, larger, smaller, sums, count, tiles, SIZE: tl.constexpr):
-    """Sum one square tile of swaps i < j of one head."""
+def head_kernel(relocated, larger, smaller, sums, count, stride, tiles, SIZE: tl.constexpr):
+    """Sum one square tile of swaps i < j of one head, whose rows of logits are ``stride`` apart."""
     head = (tl.program_id(0) // tiles).to(tl.int64)
     tile = tl.program_id(0) % tiles
     # Tiles of the upper triangle are numbered column by column: number column·(column + 1)/2 + row.
@@ -55,16 +55,16 @@ def head_kernel(relocated, larger, smaller, sums, count, tiles, SIZE: tl.constex
     i, j = row + step, column + step
     here, after = i < count, j < count
     # A matrix may have more entries than 32 bits count: they count from a tile's corner.
-    matrix = relocated + head * count * count
-    above = matrix + row.to(tl.int64) * count + column
-    below = matrix + column.to(tl.int64) * count + row
+    matrix = relocated + head * count * stride
+    above = matrix + row.to(tl.int64) * stride + column
+    below = matrix + column.to(tl.int64) * stride + row
     both = here[:, None] & after[None, :]
-    upper = tl.load(above + step[:, None] * count + step[None, :], mask=both, other=0.0)
-    lower = tl.load(below + step[:, None] * count + step[None, :], mask=after[:, None] & here[None, :], other=0.0)
+    upper = tl.load(above + step[:, None] * stride + step[None, :], mask=both, other=0.0)
+    lower = tl.load(below + step[:, None] * stride + step[None, :], mask=after[:, None] & here[None, :], other=0.0)
     lower = tl.trans(lower)
-    diagonal = step * (count + 1)
-    logits_here = tl.load(matrix + row.to(tl.int64) * (count + 1) + diagonal, mask=here, other=0.0)[:, None]
-    logits_after = tl.load(matrix + column.to(tl.int64) * (count + 1) + diagonal, mask=after, other=0.0)[None, :]
+    diagonal = step * (stride + 1)
+    logits_here = tl.load(matrix + row.to(tl.int64) * (stride + 1) + diagonal, mask=here, other=0.0)[:, None]
+    logits_after = tl.load(matrix + column.to(tl.int64) * (stride + 1) + diagonal, mask=after, other=0.0)[None, :]
     larger_here = tl.load(larger + head * count + i, mask=here, other=0.0)[:, None]
     larger_after = tl.load(larger + head * count + j, mask=after, other=0.0)[None, :]
     smaller_here = tl.load(smaller + head * count + i, mask=here, other=0.0)[:, None]
@@ -139,12 +139,20 @@ def head_sums(relocated: Tensor, larger: Tensor, smaller: Tensor) -> Tensor:
     side = triton.cdiv(count, size)
     tiles = side * (side + 1) // 2
     sums = relocated.new_empty(shape.numel(), tiles, 5)
+    relocated = in_rows(relocated)
     with on(relocated):
         head_kernel[(len(sums) * tiles,)](
-            relocated.contiguous(), larger.contiguous(), smaller.contiguous(), sums, count, tiles,
+            relocated, larger.contiguous(), smaller.contiguous(), sums, count, relocated.stride(-2), tiles,
             SIZE=size, num_warps=size**2 // 256,
         )  # fmt: skip
     return sums.sum(1).view(*shape, 5)
+
+
+def in_rows(relocated: Tensor) -> Tensor:
+    """Return matrices (..., T, T) one after the other in memory, the rows of all one stride apart."""
+    count, row = relocated.shape[-1], relocated.stride(-2)
+    strides = torch.empty((*relocated.shape[:-1], max(row, count)), device="meta").stride()
+    return relocated if relocated.stride() == strides else relocated.contiguous()
 
 
 def plane_sums(
