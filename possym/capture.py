@@ -130,38 +130,41 @@ class LayerInputs:
     def factors(self, heads: slice = slice(None), rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return what relocated logits are the product of, before the softcap: contents (B, h, N, K) and places (N, K).
 
+        A plane's logit of key content k at a place of angle φ is kᵀR(−φ)q = (k·q) cos φ + (k₁q₂ − k₂q₁) sin φ, the
+        query q after its rotation. So the heads of all layers share one matrix of cosines and sines. Where dimensions
+        do not rotate, what they add is one more column, times 1, and three of zeros keep the rows apart by whole
+        vectors of four.
+
         Raises:
             UnsupportedModelError: a layer whose rotation is not pairs of dimensions.
         """
         if self.replayed is not None:
             raise UnsupportedModelError(f"layer {self.layer} does not rotate pairs of dimensions: it has no factors")
-        parts, fixed = self.parts(heads, rows)
-        if fixed is None:
-            return parts, self.turns
-        # What no place changes is one more product, with 1; three zeros keep the rows apart by whole vectors of four.
-        ones = F.pad(self.turns.new_ones(len(self.moved), 1), (0, 3))
-        return torch.cat([parts, F.pad(fixed, (0, 3))], -1), torch.cat([self.turns, ones], -1)
-
-    def parts(self, heads: slice, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """Return what multiplies cosine and sine of a place in the moved keys' logits, and what no place changes.
-
-        A plane's logit of key content k at a place of angle φ is kᵀR(−φ)q = (k·q) cos φ + (k₁q₂ − k₂q₁) sin φ, the
-        query q after its rotation. So the heads of all layers share one matrix of cosines and sines, `turns`.
-
-        Returns:
-            (B, h, N, 2F), and (B, h, N, 1) or None where all dimensions rotate.
-        """
+        together = self.heads // self.keys.shape[1]
+        start, stop, _ = heads.indices(self.heads)
+        if start % together or stop % together:
+            keys, together = self.keys[rows, self.key_heads[heads]], 1
+        else:
+            keys = self.keys[rows, start // together : stop // together]
+        keys = keys[:, :, None, self.moved]
+        query = (self.query[rows, heads, None] * self.scale).unflatten(1, (-1, together))
         count = len(self.angles)
-        keys = self.keys[rows][:, self.key_heads[heads, None], self.moved]
-        query = self.query[rows, heads, None] * self.scale
         (k1, k2, k), (q1, q2, q) = (x.tensor_split((count, 2 * count), -1) for x in (keys, query))
-        parts = torch.cat([torch.addcmul(k1 * q1, k2, q2), torch.addcmul(k1 * q2, k2, q1, value=-1)], -1)
-        return parts, (k * q).sum(-1, keepdim=True) if k.shape[-1] else None
+        contents = keys.new_empty(*query.shape[:3], len(self.moved), self.places.shape[1])
+        first, second, rest = contents.tensor_split((count, 2 * count), -1)
+        torch.mul(k1, q1, out=first).addcmul_(k2, q2)
+        torch.mul(k1, q2, out=second).addcmul_(k2, q1, value=-1)
+        if k.shape[-1]:
+            rest.zero_()[..., 0] = (k * q).sum(-1)
+        return contents.flatten(1, 2), self.places
 
     @functools.cached_property
-    def turns(self) -> Tensor:
-        """Cosines and sines of the moved keys' places (N, 2F)."""
-        return torch.cat([self.cos, self.sin], -1)[self.moved]
+    def places(self) -> Tensor:
+        """Cosines and sines of the moved keys' places (N, K), and a column of ones where dimensions do not rotate."""
+        places = torch.cat([self.cos, self.sin], -1)[self.moved]
+        if 2 * len(self.angles) == self.keys.shape[-1]:
+            return places
+        return torch.cat([places, F.pad(places.new_ones(len(places), 1), (0, 3))], -1)
 
     @functools.cached_property
     def key_heads(self) -> Tensor:
@@ -169,12 +172,12 @@ class LayerInputs:
         return torch.arange(self.heads, device=self.keys.device) // (self.heads // self.keys.shape[1])
 
     def plane_factors(self, heads: slice, rows: slice, planes: slice) -> tuple[Tensor, Tensor]:
-        """Return `parts` and `turns` plane by plane, both (B, h, f, 2, N): relocated logits are their product."""
-        parts, turns = (
-            pairs(x, len(self.angles), "half")[..., planes, :].movedim(-3, -1)
-            for x in (self.parts(heads, rows)[0], self.turns)
+        """Return `factors` plane by plane, both (B, h, f, 2, N): relocated logits are their product."""
+        count = len(self.angles)
+        contents, places = (
+            pairs(x[..., : 2 * count], count, "half")[..., planes, :].movedim(-3, -1) for x in self.factors(heads, rows)
         )
-        return parts, turns.expand_as(parts)
+        return contents, places.expand_as(contents)
 
     def own_logits(self, heads: slice = slice(None), *, per_plane: slice | None = None) -> Tensor:
         """Return the logit of the query's own key (B, h, 1), with ``per_plane`` (B, h, f, 1)."""

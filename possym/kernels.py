@@ -140,7 +140,7 @@ def plane_kernel(keys, turned, larger, smaller, sums, count, tiles, ROWS: tl.con
 
 
 def head_sums(
-    relocated: Tensor, larger: Tensor, smaller: Tensor, size: int = 32, shares: int = 8, warps: int = 4
+    relocated: Tensor, larger: Tensor, smaller: Tensor, size: int = 16, shares: int = 8, warps: int = 4
 ) -> Tensor:
     """Return five sums over all swaps (..., 5) of relocated logits (..., T, T).
 

@@ -321,7 +321,7 @@ class Rows:
         seen = None if spans is None else seen_blocks(spans, inputs.moved)
         enough = count >= 2 and (seen is None or len(seen) >= 2)
         # Entries of matrices and of vectors at once: what a GPU has memory for, what a CPU's cache holds.
-        whole, vectors = (2**26, 2**23) if inputs.keys.is_cuda else (2**19 * threads, 2**13 * threads)
+        whole, vectors = (2**27, 2**23) if inputs.keys.is_cuda else (2**19 * threads, 2**13 * threads)
         values = inputs.query.new_full((*shape, len(HEAD_VALUES)), torch.nan)
         values[..., -1] = count
         if enough:
