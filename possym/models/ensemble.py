@@ -331,7 +331,12 @@ class Lookup(torch.autograd.Function):
 def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x @ weight + bias, member by member: (E, B, T, I), (E, I, O), (E, 1, O) → (E, B, T, O)."""
     rows = x.flatten(1, 2)
-    product = rows @ weight if bias is None else torch.baddbmm(bias, rows, weight)
+    if bias is None:
+        product = rows @ weight
+    elif x.is_cuda:  # where baddbmm copies the bias to every row first; a compiler adds it where the product is read
+        product = rows @ weight + bias
+    else:
+        product = torch.baddbmm(bias, rows, weight)
     return product.unflatten(1, x.shape[1:3])
 
 
@@ -361,8 +366,7 @@ def attention_of_block(
     """
     (E, B, T, _), (Q, C) = joint.shape, query.shape[2:]
     if precision and attend is None and Q == T:
-        tables = (table[:, 0].contiguous() for table in cosines_and_sines(T, angles))
-        return fused.attention(joint, *tables, keys, heads, dropped, layout == "half", precision)
+        return fused.mix(joint, None, *tables(T, angles), keys, heads, dropped, layout == "half", precision)[0]
     key, value = joint[..., : 2 * C].chunk(2, -1)
     contents = [each.float().unflatten(-1, (heads, C // heads)) for each in (query, key, value)]
     if attend is not None:
@@ -378,6 +382,11 @@ def cosines_and_sines(places: int, angles: Tensor) -> tuple[Tensor, Tensor]:
     counted = torch.arange(places, dtype=torch.float64, device=angles.device)[:, None, None]
     turned = (counted * angles).remainder(2 * math.pi)
     return turned.cos().float(), turned.sin().float()
+
+
+def tables(places: int, angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `cosines_and_sines` as the kernels read them, each (T, F)."""
+    return tuple(table[:, 0].contiguous() for table in cosines_and_sines(places, angles))
 
 
 def causal_attention(

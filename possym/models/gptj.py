@@ -40,6 +40,7 @@ from .ensemble import (
     need_size,
     project,
     read_from,
+    tables,
     write_to,
 )
 
@@ -312,29 +313,34 @@ def block(
     """
     _, B, T, C = x.shape
     normed = F.layer_norm(x, (C,)).to(entry[0].dtype)
-    if cut:
-        joint = project(normed, *(part[..., : 2 * C] for part in entry))
-        asked = project(normed[:, :, -1:], *(part[..., 2 * C :] for part in entry))
-        query, hidden = asked.split([C, asked.shape[-1] - C], -1)
-        x = x[:, :, -1:]
+    if precision and attend is None and not cut:
+        product, bias = project(normed, entry[0]), entry[1].squeeze(1)
+        mixed, active = fused.mix(product, bias, *tables(T, angles), keys, heads, dropped, False, precision)
     else:
-        product = project(normed, *entry)
-        joint, hidden = product.split([3 * C, product.shape[-1] - 3 * C], -1)
-        query = joint[..., 2 * C :]
-    mixed = attention_of_block(
-        joint,
-        query,
-        angles,
-        heads=heads,
-        layout="interleaved",
-        dropped=dropped,
-        keys=keys,
-        attend=attend,
-        precision=precision,
-    )
+        if cut:
+            joint = project(normed, *(part[..., : 2 * C] for part in entry))
+            asked = project(normed[:, :, -1:], *(part[..., 2 * C :] for part in entry))
+            query, hidden = asked.split([C, asked.shape[-1] - C], -1)
+            x = x[:, :, -1:]
+        else:
+            product = project(normed, *entry)
+            joint, hidden = product.split([3 * C, product.shape[-1] - 3 * C], -1)
+            query = joint[..., 2 * C :]
+        mixed = attention_of_block(
+            joint,
+            query,
+            angles,
+            heads=heads,
+            layout="interleaved",
+            dropped=dropped,
+            keys=keys,
+            attend=attend,
+            precision=None,
+        )
+        active = F.gelu(hidden, approximate="tanh")
     attended = project(mixed, output[0])
-    processed = project(F.gelu(hidden, approximate="tanh"), output[1], output[2])
+    processed = project(active, output[1], output[2])
     if dropped:
-        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, -query.shape[2] :]
-        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -query.shape[2] :]
+        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, -x.shape[2] :]
+        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -x.shape[2] :]
     return x + attended + processed
