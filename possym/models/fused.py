@@ -20,7 +20,8 @@ from ..kernels import jit, on, tl, triton, works
 PLACES = 64
 STREAM = 1  # of a block's masks, the one of its attention weights
 SIZE = 16  # planes worked on at a time: with more, registers spill
-WARPS = 4  # of a program of the attention
+WARPS = 4  # of a program of the attention, and the most registers of a thread: of four programs a processor has room
+REGISTERS = 128
 GIVEN = "Tensor? bias, Tensor cos, Tensor sin, Tensor? keys, int heads, float dropped, bool half, str precision"
 
 
@@ -288,7 +289,7 @@ def launch_attention(
             B, T, product.stride(2), 0 if bias is None else bias.stride(0), whole, D**-0.5,
             HEADS=heads, WIDTH=D, ROWS=max(16, triton.next_power_of_2(T)), SIZE=SIZE, HALF=half,
             BIASED=bias is not None, THRESHOLD=0 if keys is None else round(dropped * 2**24),
-            SHIFT=signed(STREAM * GOLDEN), PRECISION=precision, num_warps=WARPS,
+            SHIFT=signed(STREAM * GOLDEN), PRECISION=precision, num_warps=WARPS, maxnreg=REGISTERS,
         )  # fmt: skip
 
 
@@ -326,7 +327,9 @@ def mix(
     half: bool,
     precision: str,
 ) -> tuple[Tensor, Tensor]:
-    """Return (E, B, T, C), what `possym.models.ensemble.causal_attention` does with a block's masks, and GELU of the rest.
+    """Return what a block's attention mixes (E, B, T, C), and GELU of the rest (E, B, T, I).
+
+    The attention is `possym.models.ensemble.causal_attention` with the block's masks.
 
     Args:
         product: (E, B, T, 3C + I) keys, values and queries before rotation, and what GELU (its tanh approximation) is
