@@ -328,6 +328,11 @@ class Lookup(torch.autograd.Function):
         return hot.to(grad.dtype) @ grad, None
 
 
+def masked(x: Tensor, keys: Tensor, dropped: float) -> Tensor:
+    """Return embedded tokens (E, B, T, C) with some values dropped: stream 0 of a step's masks, keys (E, 2)."""
+    return x * dropout.kept(keys, 0, tuple(x.shape[1:]), dropped)
+
+
 def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x @ weight + bias, member by member: (E, B, T, I), (E, I, O), (E, 1, O) → (E, B, T, O)."""
     rows = x.flatten(1, 2)
