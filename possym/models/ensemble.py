@@ -94,6 +94,25 @@ class Trace(NamedTuple):
     logits: Tensor
 
 
+class Watch:
+    """As ``attend``, keep each layer's queries of the last place and keys before rotation, and attend as usual."""
+
+    def __init__(self, frequencies: Tensor, layout: str):
+        """Start with no layers."""
+        self.frequencies, self.layout = frequencies, layout
+        self.queries, self.keys = [], []
+
+    def keep(self, query: Tensor, key: Tensor) -> None:
+        """Keep the last query of (E, B, Q, H, D) as (E, B, H, D) and keys (E, B, T, H, D) as (E, B, H, T, D)."""
+        self.queries.append(query[:, :, -1])
+        self.keys.append(key.transpose(2, 3))
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Keep contents, and return what places mix."""
+        self.keep(query, key)
+        return causal_attention(query, key, value, frequencies=self.frequencies, layout=self.layout)
+
+
 class Ensemble(nn.Module):
     """E models of one size, each started from its own seed: what the kinds of blocks share.
 
@@ -192,15 +211,9 @@ class Ensemble(nn.Module):
         >>> trace.queries.shape, trace.keys.shape
         (torch.Size([1, 2, 3, 2, 4]), torch.Size([1, 2, 3, 2, 5, 4]))
         """
-        queries, keys = [], []
-
-        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            queries.append(query[:, :, -1])
-            keys.append(key.transpose(2, 3))
-            return causal_attention(query, key, value, frequencies=self.angles, layout=self.layout)
-
-        logits = self(tokens, dtype=dtype, attend=attend)
-        return Trace(torch.stack(queries, 1), torch.stack(keys, 1), logits)
+        watch = Watch(self.angles, self.layout)
+        logits = self(tokens, dtype=dtype, attend=watch)
+        return Trace(torch.stack(watch.queries, 1), torch.stack(watch.keys, 1), logits)
 
     def _check_tokens(self, tokens: Tensor) -> Tensor:
         if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:

@@ -221,7 +221,7 @@ def backward_kernel(
 @jit
 def gelu_and_slope(x):
     """Return GELU by its tanh approximation, x · sigmoid(2u), and its derivative."""
-    share = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    share = tl.sigmoid(tl.maximum(1.5957691216057308 * (x + 0.044715 * x * x * x), -80.0))
     return x * share, share + x * share * (1.0 - share) * 1.5957691216057308 * (1.0 + 3 * 0.044715 * x * x)
 
 
@@ -274,6 +274,30 @@ def gelu_gradient_kernel(
         total += tl.sum(above * slope, 0)
     if BIASED:
         tl.store(sums + sequence.to(tl.int64) * whole + columns, total, mask=columns < inner)
+
+
+@jit
+def norm_kernel(
+    x, attended, processed, bias, normed, width, each, step, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ADDING: tl.constexpr,
+):  # fmt: skip
+    """Add to some rows of one member's residual stream what a block brought, and write them normed."""
+    parts = tl.cdiv(each, ROWS)
+    member = tl.program_id(0) // parts
+    rows = (tl.program_id(0) % parts) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    there = columns[None, :] < width
+    inside = (rows[:, None] < each) & there
+    place = (member.to(tl.int64) * each + rows[:, None]) * width + columns[None, :]
+    value = tl.load(x + place, mask=inside, other=0.0)
+    if ADDING:
+        value += tl.load(attended + place, mask=inside, other=0.0).to(tl.float32)
+        value += tl.load(processed + place, mask=inside, other=0.0).to(tl.float32)
+        value += tl.load(bias + member * step + columns, mask=columns < width, other=0.0)[None, :].to(tl.float32)
+        tl.store(x + place, value, mask=inside)
+    value = tl.where(there, value - tl.sum(value, 1)[:, None] / width, 0.0)
+    value *= tl.rsqrt(tl.sum(value * value, 1)[:, None] / width + 1e-5)
+    tl.store(normed + place, value, mask=inside)
 
 
 def launch_attention(
@@ -423,3 +447,23 @@ def gradient_of_inputs(ctx, asked, asked_active):
 
 
 mix.register_autograd(gradient_of_inputs, setup_context=keep_inputs)
+
+
+def add_and_norm(x: Tensor, dtype: torch.dtype, attended: Tensor | None = None, *brought: Tensor) -> Tensor:
+    """Add to the residual stream what a block brought, in place, and return its LayerNorm without gain and bias.
+
+    Args:
+        x: (E, B, T, C) float32, contiguous, as are the next two.
+        dtype: of what is returned.
+        attended: (E, B, T, C); None adds nothing.
+        brought: the same of the MLP, and the bias of its members (E, C).
+    """
+    E, B, T, C = x.shape
+    processed, bias = brought if brought else (x, x)
+    normed = torch.empty_like(x, dtype=dtype)
+    with on(x):
+        norm_kernel[(E * triton.cdiv(B * T, 8),)](
+            x, x if attended is None else attended, processed, bias, normed, C, B * T, bias.stride(0),
+            ROWS=8, COLUMNS=triton.next_power_of_2(C), ADDING=attended is not None, num_warps=4,
+        )  # fmt: skip
+    return normed

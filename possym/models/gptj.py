@@ -35,6 +35,7 @@ from .ensemble import (
     Ensemble,
     Lookup,
     Sizes,
+    Watch,
     attention_of_block,
     compiled,
     masked,
@@ -134,14 +135,25 @@ class GPTJEnsemble(Ensemble):
         x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
         if dropped:
             x = drop(x, dropout_keys, dropped)
-        for layer in range(L):
+        cut = not all_places and T > 1
+        layers = list(
+            zip(
+                zip(entry, entry_bias, strict=True),
+                zip(attention_output, mlp_output, mlp_output_bias, strict=True),
+                strict=True,
+            )
+        )
+        watched = attend is None or isinstance(attend, Watch)
+        if precision and watched and not dropped and not torch.is_grad_enabled():
+            x = evaluated(x, layers, self.angles, heads=config.heads, cut=cut, watch=attend, precision=precision)
+            layers = []
+        for layer, weights in enumerate(layers):
             x = run(
                 x,
-                (entry[layer], entry_bias[layer]),
-                (attention_output[layer], mlp_output[layer], mlp_output_bias[layer]),
+                *weights,
                 self.angles,
                 heads=config.heads,
-                cut=layer == L - 1 and not all_places and T > 1,
+                cut=layer == L - 1 and cut,
                 dropped=dropped,
                 keys=later(dropout_keys, MASKS * layer) if dropped else None,
                 attend=None if attend is None else functools.partial(attend, layer),
@@ -346,3 +358,44 @@ def block(
         attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, -x.shape[2] :]
         processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -x.shape[2] :]
     return x + attended + processed
+
+
+def evaluated(
+    x: Tensor,
+    layers: list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]],
+    angles: Tensor,
+    *,
+    heads: int,
+    cut: bool,
+    watch: Watch | None,
+    precision: str,
+) -> Tensor:
+    """Return the residual stream after all blocks by kernels, without dropout and gradients; ``x`` is overwritten.
+
+    Args:
+        x: (E, B, T, C), before them.
+        layers: ``entry`` and ``output`` of each `block`.
+        angles: (F,) of the RoPE planes.
+        heads: H.
+        cut: compute the last place alone in the last block.
+        watch: what keeps queries and keys.
+        precision: see `possym.models.ensemble.attention_of_block`.
+    """
+    C, turns = x.shape[-1], tables(x.shape[2], angles)
+    normed = fused.add_and_norm(x, layers[0][0][0].dtype)
+    for layer, ((weight, bias), output) in enumerate(layers):
+        last = cut and layer == len(layers) - 1
+        joint = slice(3 * C if last else None)
+        product = project(normed, weight[..., joint])
+        if watch:
+            key = product[..., :C] + bias.unsqueeze(1)[..., :C]
+            query = product[:, :, -1:, 2 * C : 3 * C] + bias.unsqueeze(1)[..., 2 * C : 3 * C]
+            watch.keep(*(each.float().unflatten(-1, (heads, C // heads)) for each in (query, key)))
+        mixed, active = fused.mix(product, bias[:, 0, joint], *turns, None, heads, 0.0, False, precision)
+        if last:
+            x, mixed, normed = (each[:, :, -1:] for each in (x, mixed, normed))
+            hidden = project(normed, weight[..., 3 * C :], bias[..., 3 * C :])
+            return x + project(mixed, output[0]) + project(F.gelu(hidden, approximate="tanh"), *output[1:])
+        brought = project(mixed, output[0]), project(active, output[1]), output[2].squeeze(1)
+        normed = fused.add_and_norm(x, normed.dtype, *brought)
+    return x

@@ -153,3 +153,24 @@ def test_the_bias_is_added_and_gelu_taken_where_the_product_is_read(device, plac
         assert ours.dtype == dtype
         if ours.numel():
             assert (ours.detach().cpu().double() - theirs.detach()).abs().max() < bound * theirs.detach().abs().max()
+
+
+@KERNELS
+@pytest.mark.parametrize("all_places", [False, True])
+def test_an_evaluation_is_the_same_with_and_without_the_kernels(device, all_places, monkeypatch):
+    config = GPTJConfig(20, layers=3, width=96, heads=3, dropout=0.2, init_std=0.3)
+    model = GPTJEnsemble(config, [0, 1]).to(device)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("_bias"):
+                parameter.normal_(generator=torch.Generator(device).manual_seed(1))
+    tokens = torch.randint(20, (2, 3, 9), generator=torch.Generator().manual_seed(0)).to(device)
+
+    @torch.no_grad()
+    def run(precision):
+        monkeypatch.setattr(fused, "precision", lambda *sizes: precision)
+        return [model(tokens, all_places=all_places), *model.trace(tokens)]
+
+    for ours, plain in zip(run("tf32x3"), run(None), strict=True):
+        assert ours.shape == plain.shape and ours.dtype == plain.dtype
+        assert (ours - plain).abs().max() <= 1e-5 * plain.abs().max()
