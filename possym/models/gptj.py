@@ -29,7 +29,7 @@ from torch import Tensor
 from ..dropout import kept, later
 from ..errors import ConfigError, InputError, UnsupportedModelError, need
 from ..rope import frequencies
-from . import fused
+from . import folding, fused
 from .ensemble import (
     Attend,
     Ensemble,
@@ -123,11 +123,16 @@ class GPTJEnsemble(Ensemble):
         precision = fused.precision(tokens.device, T, config.head_width, len(self.angles))
 
         # Weights of all layers at once, in an order that lets the last layer split off what all places need.
-        entry = torch.cat([self.key, self.value, self.query, self.mlp_in], -1)  # (E, L, C, 7C) at mlp_ratio 4
-        entry_bias = self.norm_bias.unsqueeze(-2) @ entry  # (E, L, 1, 7C)
-        entry_bias = entry_bias + F.pad(self.mlp_in_bias, (3 * C, 0)).unsqueeze(-2)
-        entry = (entry * self.norm_gain.unsqueeze(-1)).to(dtype).unbind(1)
-        entry_bias = entry_bias.to(dtype).unbind(1)
+        ordered = self.key, self.value, self.query, self.mlp_in
+        if folding.suits(self.key):
+            entry, entry_bias = folding.folded(self.norm_gain, self.norm_bias, dtype, *ordered)
+            entry_bias = entry_bias.unsqueeze(-2)
+        else:
+            entry = torch.cat(ordered, -1)  # (E, L, C, 7C) at mlp_ratio 4
+            entry_bias = self.norm_bias.unsqueeze(-2) @ entry  # (E, L, 1, 7C)
+            entry = (entry * self.norm_gain.unsqueeze(-1)).to(dtype)
+        entry = entry.unbind(1)
+        entry_bias = (entry_bias + F.pad(self.mlp_in_bias, (3 * C, 0)).unsqueeze(-2)).to(dtype).unbind(1)
         attention_output = (self.attention_output * grown**2).to(dtype).unbind(1)
         mlp_output = (self.mlp_output * grown).to(dtype).unbind(1)
         mlp_output_bias = (self.mlp_output_bias * grown).to(dtype).unsqueeze(-2).unbind(1)
