@@ -1,7 +1,8 @@
-"""Weights of all layers side by side, with the gain and bias of the norm before them multiplied in, on a GPU.
+"""Weights of all layers as the products read them, on a GPU: what stands beside them multiplied in, in another dtype.
 
-`folded` reads each weight once and writes it once, in the dtype of the products; its gradient does the same. Where
-Triton does not run, `possym.models.gptj` does it in several steps.
+- `folded` puts weights side by side, with the gain and bias of the norm before them; `scaled` takes one factor.
+- Each weight is read once and written once, and so are gradients. Where Triton does not run, `possym.models.gptj` does
+  it in several steps.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from torch import Tensor
 from ..kernels import jit, on, tl, triton, works
 
 COLUMNS, ROWS = 64, 32  # of a tile that is worked on at a time
+BLOCK = 1024  # values that are scaled at a time
 
 
 @jit
@@ -59,6 +61,38 @@ def fold_gradient_kernel(
         tl.store(gradient + row[:, None] * columns + n[None, :], slope, mask=inside)
         tl.store(gains + part + row, tl.sum(above * w, 1), mask=there)
         tl.store(biases + part + row, tl.sum(above_moved * w, 1), mask=there)
+
+
+@jit
+def scale_kernel(x, y, length, factor, BLOCK: tl.constexpr):
+    """Write values times a factor in the dtype of ``y``."""
+    n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + n, mask=n < length, other=0.0).to(tl.float32)
+    tl.store(y + n, value * factor, mask=n < length)
+
+
+class Scaled(torch.autograd.Function):
+    """`scaled` with its gradient."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+        """Multiply and cast."""
+        ctx.factor, ctx.dtype = factor, x.dtype
+        return times(x, factor, dtype)
+
+    @staticmethod
+    def backward(ctx, asked: Tensor) -> tuple[Tensor, None, None]:
+        """Multiply and cast back."""
+        return times(asked, ctx.factor, ctx.dtype), None, None
+
+
+def times(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+    """Return the product of x and a factor in float32, as ``dtype``."""
+    x = x.contiguous()
+    y = torch.empty_like(x, dtype=dtype)
+    with on(x):
+        scale_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, y, x.numel(), factor, BLOCK=BLOCK)
+    return y
 
 
 class Folded(torch.autograd.Function):
@@ -114,6 +148,11 @@ def folded(gain: Tensor, bias: Tensor, dtype: torch.dtype, *weights: Tensor) -> 
         weights: (E, L, C, …), whose last axes add up to N.
     """
     return Folded.apply(gain, bias, dtype, *weights)
+
+
+def scaled(weight: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+    """Return ``weight`` · ``factor`` in ``dtype``."""
+    return Scaled.apply(weight, factor, dtype) if suits(weight) else (weight * factor).to(dtype)
 
 
 def suits(x: Tensor) -> bool:

@@ -133,8 +133,8 @@ class GPTJEnsemble(Ensemble):
             entry = (entry * self.norm_gain.unsqueeze(-1)).to(dtype)
         entry = entry.unbind(1)
         entry_bias = (entry_bias + F.pad(self.mlp_in_bias, (3 * C, 0)).unsqueeze(-2)).to(dtype).unbind(1)
-        attention_output = (self.attention_output * grown**2).to(dtype).unbind(1)
-        mlp_output = (self.mlp_output * grown).to(dtype).unbind(1)
+        attention_output = folding.scaled(self.attention_output, grown**2, dtype).unbind(1)
+        mlp_output = folding.scaled(self.mlp_output, grown, dtype).unbind(1)
         mlp_output_bias = (self.mlp_output_bias * grown).to(dtype).unsqueeze(-2).unbind(1)
 
         x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)

@@ -35,6 +35,25 @@ def test_values_and_gradients(device, dtype, width, columns):
 
 
 @DEVICES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scaling(device, dtype, monkeypatch):
+    source = torch.Generator().manual_seed(0)
+    weight, asked = (torch.randn(2, 3, 24, 70, generator=source).to(device) for _ in range(2))
+    weight.requires_grad_()
+    asked = asked.to(dtype)
+
+    def run(kernels):
+        monkeypatch.setattr(folding, "suits", lambda x: kernels)
+        found = folding.scaled(weight, 1.25, dtype)
+        return found, torch.autograd.grad(found, weight, asked.mT.contiguous().mT)[0]
+
+    (found, slope), (plain, plain_slope) = run(True), run(False)
+    assert found.dtype == dtype and slope.dtype == torch.float32
+    torch.testing.assert_close(found.float(), plain.float(), rtol=2**-7 if dtype == torch.bfloat16 else 0, atol=0)
+    assert torch.equal(slope, plain_slope)
+
+
+@DEVICES
 def test_a_model_is_the_same_with_and_without_the_kernels(device, monkeypatch):
     model = GPTJEnsemble(GPTJConfig(20, layers=3, width=24, heads=2, init_std=0.3), [0, 1]).to(device)
     tokens = torch.randint(20, (2, 4, 9), generator=torch.Generator().manual_seed(0)).to(device)
