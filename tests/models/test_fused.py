@@ -173,4 +173,4 @@ def test_an_evaluation_is_the_same_with_and_without_the_kernels(device, all_plac
 
     for ours, plain in zip(run("tf32x3"), run(None), strict=True):
         assert ours.shape == plain.shape and ours.dtype == plain.dtype
-        assert (ours - plain).abs().max() <= 1e-5 * plain.abs().max()
+        assert (ours - plain).abs().max() <= 1e-4 * plain.abs().max()
