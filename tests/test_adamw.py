@@ -64,7 +64,6 @@ def test_steps_are_those_of_torch(device):
             torch.testing.assert_close(found.double(), wanted, rtol=2e-6, atol=1e-7)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's own compiler
 @DEVICES
 def test_a_training_is_the_same_with_and_without_the_kernels_and_goes_on_from_either(device, tmp_path, monkeypatch):
     tokens = torch.randint(9, (2, 24, 5), generator=torch.Generator().manual_seed(0)).to(device)

@@ -20,7 +20,6 @@ from ..kernels import jit, on, tl, triton, works
 PLACES = 64
 STREAM = 1  # of a block's masks, the one of its attention weights
 SIZE = 16  # planes worked on at a time: with more, registers spill
-WARPS, REGISTERS = 2, 160  # of a program of the attention of up to 32 places, and of each of its threads
 GIVEN = "Tensor? bias, Tensor cos, Tensor sin, Tensor? keys, int heads, float dropped, bool half, str precision"
 
 
@@ -306,15 +305,13 @@ def launch_attention(
     """Run a kernel of the attention over all heads of all sequences."""
     E, B, T, whole = product.shape
     D, rows = 2 * cos.shape[1], max(16, triton.next_power_of_2(T))
-    short = rows <= 32
     with on(product):
         kernel[(E * B * heads,)](
             product, product if bias is None else bias, cos, sin, product if keys is None else keys, *given,
             B, T, product.stride(2), 0 if bias is None else bias.stride(0), whole, D**-0.5,
             HEADS=heads, WIDTH=D, ROWS=rows, SIZE=SIZE, HALF=half,
             BIASED=bias is not None, THRESHOLD=0 if keys is None else round(dropped * 2**24),
-            SHIFT=signed(STREAM * GOLDEN), PRECISION=precision,
-            num_warps=WARPS if short else 4, maxnreg=REGISTERS if short else None,
+            SHIFT=signed(STREAM * GOLDEN), PRECISION=precision, num_warps=1 if rows <= 32 else 4,
         )  # fmt: skip
 
 

@@ -53,7 +53,6 @@ def test_scaling(device, dtype, monkeypatch):
     assert torch.equal(slope, plain_slope)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's own compiler
 @DEVICES
 def test_a_model_is_the_same_with_and_without_the_kernels(device, monkeypatch):
     model = GPTJEnsemble(GPTJConfig(20, layers=3, width=24, heads=2, init_std=0.3), [0, 1]).to(device)

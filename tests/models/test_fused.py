@@ -102,7 +102,6 @@ def test_the_masks_are_those_of_dropout(device):
     assert torch.equal(weights > 0, kept(keys, 1, (B, H, T, T), 0.4) & seen)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's own compiler
 @DEVICES
 @pytest.mark.parametrize("kind", [(GPTJConfig, GPTJEnsemble), (LlamaConfig, LlamaEnsemble)])
 def test_a_model_that_drops_and_learns_is_the_same_with_and_without_the_kernel(device, kind, monkeypatch):
