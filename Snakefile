@@ -103,6 +103,11 @@ def study_needs(found):
     return modules if COMPUTE == "always" else [ancient(module) for module in modules]
 
 
+def priority(found):
+    """Studies go before pages, and the longest first, by what they took when they were stored: none is left over at the end."""
+    return 1 + (times.noted(RESULTS, PRESET, found.study, "seconds") or 0)
+
+
 def smoke_notebooks(_):
     if (PRESET, COMPUTE) != ("smoke", "always"):
         raise WorkflowError("smoke: say make smoke, or snakemake smoke --config preset=smoke compute=always")
@@ -162,7 +167,7 @@ rule study:
     threads: max(1, workflow.cores // len(GPUS)) if GPUS else 1  # a GPU's share of the cores, for what runs beside it
     resources:
         gpu=min(1, len(GPUS)),
-    priority: 1
+    priority: priority
     shell:
         job(
             "the study {wildcards.study}{params.settings}",

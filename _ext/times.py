@@ -24,7 +24,7 @@ def report(build: Path, results: Path, started: float) -> None:
             continue  # of a chapter that is gone
         if not file.stat().st_size:
             continue  # of a job that a full disk ended
-        made_on = device(results, *name) if part == "studies" else ""
+        made_on = (noted(results, *name, "device") or "") if part == "studies" else ""
         kind = "stage/chapters" if (part, *name[:1]) == ("stage", "chapters") else part
         rows.append((kind, "/".join(name), *measured(file), made_on))
     print(f"\n{page(rows)}")
@@ -44,13 +44,13 @@ def measured(benchmark: Path) -> tuple[float, float | None]:
         return float(values["s"]), None
 
 
-def device(results: Path, preset: str, study: str) -> str:
-    """The device that a study's manifest names; "" where there is none to read, as with settings of its own."""
+def noted(results: Path, preset: str, study: str, key: str) -> str | float | None:
+    """What the manifest of a stored study says, such as its device; None where there is none to read."""
     manifest = results / study / preset / "manifest.json"
     try:
-        return json.loads(manifest.read_text(encoding="utf-8"))["device"]
+        return json.loads(manifest.read_text(encoding="utf-8"))[key]
     except (OSError, ValueError, KeyError):
-        return ""
+        return None
 
 
 def page(rows: list[tuple]) -> str:

@@ -10,54 +10,30 @@ The model keeps its own attention, SDPA or eager: what is captured is handed on 
 and everything that was switched for the pass is put back afterwards. In place of any other kind of attention the pass
 takes one of these two. A softcap counts where it is applied, which SDPA does not.
 
-Three conventions that bite:
-- transformers hands its attention function queries and keys *after* rotation, never the cosines. Those are read
-  where the attention module receives them, in the same pass, because some models change them with the length.
-- A mask function must be registered beside the attention function, or the model silently runs without causality.
-- Keys are contents frozen where they were computed. In layer 0, relocating a key equals moving its token; deeper it
-  is the counterfactual that the papers' code uses too.
+Keys are contents frozen where they were computed. In layer 0, relocating a key equals moving its token; deeper it is
+the counterfactual that the papers' code uses too. How a model is listened to says `possym.listening`, how a rotation is
+found `possym.rotations`.
 """
 
-import copy
 import functools
 import inspect
-import itertools
-import math
-import sys
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from .errors import InputError, UnsupportedModelError, as_whole
+from .listening import Call, attached, check_model, modules_of, parameters_of
 from .rope import pairs, turn
+from .rotations import Rotation, alike, distance, find_gain, find_rotation, rotated_tables, table_angles, unrotate
 
 PROBE_LENGTH = 12
 TOGETHER = 2**24  # numbers in the keys of layers that come together
-_numbers = itertools.count()
 _probed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """How one layer turns its queries and keys: which dimensions pair up, and how its tables are read.
-
-    ``order`` (D,) puts the planes' first dimensions first, fastest plane first, then their second dimensions, then
-    what does not rotate: the ``"half"`` layout of `possym.rope`. ``columns`` (F,) are the table columns of the planes,
-    ``sign`` the direction of the turn. ``query_weight`` and ``key_weight`` are gains applied after the rotation.
-    """
-
-    order: Tensor
-    columns: Tensor
-    sign: int
-    query_weight: Tensor | None
-    key_weight: Tensor | None
 
 
 @dataclass
@@ -148,32 +124,47 @@ class LayerInputs:
         if per_plane is not None:
             keys, turned = self.plane_factors(heads, rows, per_plane)
             return keys.mT @ turned
-        parts, fixed = self.parts(heads, rows)
-        if fixed is None:
-            return self.capped(parts @ self.turns.mT)
-        ones = self.turns.new_ones(len(self.moved), 1)
-        return self.capped(torch.cat([parts, fixed], -1) @ torch.cat([self.turns, ones], -1).mT)
+        contents, places = self.factors(heads, rows)
+        return self.capped(contents @ places.mT)
 
-    def parts(self, heads: slice, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """Return what multiplies cosine and sine of a place in the moved keys' logits, and what no place changes.
+    def factors(self, heads: slice = slice(None), rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return what relocated logits are the product of, before the softcap: contents (B, h, N, K) and places (N, K).
 
         A plane's logit of key content k at a place of angle φ is kᵀR(−φ)q = (k·q) cos φ + (k₁q₂ − k₂q₁) sin φ, the
-        query q after its rotation. So the heads of all layers share one matrix of cosines and sines, `turns`.
+        query q after its rotation. So the heads of all layers share one matrix of cosines and sines. Where dimensions
+        do not rotate, what they add is one more column, times 1, and three of zeros keep the rows apart by whole
+        vectors of four.
 
-        Returns:
-            (B, h, N, 2F), and (B, h, N, 1) or None where all dimensions rotate.
+        Raises:
+            UnsupportedModelError: a layer whose rotation is not pairs of dimensions.
         """
+        if self.replayed is not None:
+            raise UnsupportedModelError(f"layer {self.layer} does not rotate pairs of dimensions: it has no factors")
+        together = self.heads // self.keys.shape[1]
+        start, stop, _ = heads.indices(self.heads)
+        if start % together or stop % together:
+            keys, together = self.keys[rows, self.key_heads[heads]], 1
+        else:
+            keys = self.keys[rows, start // together : stop // together]
+        keys = keys[:, :, None, self.moved]
+        query = (self.query[rows, heads, None] * self.scale).unflatten(1, (-1, together))
         count = len(self.angles)
-        keys = self.keys[rows][:, self.key_heads[heads, None], self.moved]
-        query = self.query[rows, heads, None] * self.scale
         (k1, k2, k), (q1, q2, q) = (x.tensor_split((count, 2 * count), -1) for x in (keys, query))
-        parts = torch.cat([torch.addcmul(k1 * q1, k2, q2), torch.addcmul(k1 * q2, k2, q1, value=-1)], -1)
-        return parts, (k * q).sum(-1, keepdim=True) if k.shape[-1] else None
+        contents = keys.new_empty(*query.shape[:3], len(self.moved), self.places.shape[1])
+        first, second, rest = contents.tensor_split((count, 2 * count), -1)
+        torch.mul(k1, q1, out=first).addcmul_(k2, q2)
+        torch.mul(k1, q2, out=second).addcmul_(k2, q1, value=-1)
+        if k.shape[-1]:
+            rest.zero_()[..., 0] = (k * q).sum(-1)
+        return contents.flatten(1, 2), self.places
 
     @functools.cached_property
-    def turns(self) -> Tensor:
-        """Cosines and sines of the moved keys' places (N, 2F)."""
-        return torch.cat([self.cos, self.sin], -1)[self.moved]
+    def places(self) -> Tensor:
+        """Cosines and sines of the moved keys' places (N, K), and a column of ones where dimensions do not rotate."""
+        places = torch.cat([self.cos, self.sin], -1)[self.moved]
+        if 2 * len(self.angles) == self.keys.shape[-1]:
+            return places
+        return torch.cat([places, F.pad(places.new_ones(len(places), 1), (0, 3))], -1)
 
     @functools.cached_property
     def key_heads(self) -> Tensor:
@@ -181,12 +172,12 @@ class LayerInputs:
         return torch.arange(self.heads, device=self.keys.device) // (self.heads // self.keys.shape[1])
 
     def plane_factors(self, heads: slice, rows: slice, planes: slice) -> tuple[Tensor, Tensor]:
-        """Return `parts` and `turns` plane by plane, both (B, h, f, 2, N): relocated logits are their product."""
-        parts, turns = (
-            pairs(x, len(self.angles), "half")[..., planes, :].movedim(-3, -1)
-            for x in (self.parts(heads, rows)[0], self.turns)
+        """Return `factors` plane by plane, both (B, h, f, 2, N): relocated logits are their product."""
+        count = len(self.angles)
+        contents, places = (
+            pairs(x[..., : 2 * count], count, "half")[..., planes, :].movedim(-3, -1) for x in self.factors(heads, rows)
         )
-        return parts, turns.expand_as(parts)
+        return contents, places.expand_as(contents)
 
     def own_logits(self, heads: slice = slice(None), *, per_plane: slice | None = None) -> Tensor:
         """Return the logit of the query's own key (B, h, 1), with ``per_plane`` (B, h, f, 1)."""
@@ -234,14 +225,15 @@ class Capture:
 
     def __init__(self, model: nn.Module):
         """Ask the model, or take what it answered earlier: a model whose parameters did not change is asked once."""
-        check_model(model)
+        modules = modules_of(model)
+        check_model(model, modules)
         self.model = model
         self.layers: dict[int, Layer] = {}
         embedding = model.get_input_embeddings()
         self.device = embedding.weight.device
         if self.device.type == "meta":
             self.device = torch.device(getattr(embedding._hf_hook, "execution_device", "cpu"))
-        marks = fingerprint(model)
+        marks = fingerprint(modules)
         known = _probed.get(model)
         if known is not None and known[0] == marks:
             _, self.layers, coverage_before = known
@@ -335,7 +327,7 @@ class Capture:
         check_sound(sound)
         return logits
 
-    def forward(self, tokens: Tensor, on_call: Callable[["Call"], None], place: int) -> Tensor | None:
+    def forward(self, tokens: Tensor, on_call: Callable[[Call], None], place: int) -> Tensor | None:
         """Run the model with ``on_call`` at every attention layer and leave it as it was found."""
         with attached(self.model, on_call), torch.no_grad():
             accepted = inspect.signature(self.model.forward).parameters
@@ -348,7 +340,7 @@ class Capture:
             return None
         return logits[:, 0 if "logits_to_keep" in accepted else place]
 
-    def probe(self, call: "Call") -> None:
+    def probe(self, call: Call) -> None:
         """Find out how one layer rotates, and check it against the layer's own rotation at other places."""
         name = f"{type(self.model).__name__}, layer {call.layer}"
         visible = call.visible(PROBE_LENGTH // 2)
@@ -405,7 +397,7 @@ class Capture:
                 return other
         return rotation
 
-    def read(self, call: "Call", place: int) -> "Reading":
+    def read(self, call: Call, place: int) -> "Reading":
         """Keep what one layer's `LayerInputs` are made of."""
         found = self.layers[call.layer]
         query = call.query[:, :, place].to(torch.float32, copy=True)  # a view would keep all queries
@@ -486,14 +478,7 @@ def joined(readings: list[Reading], place: int) -> tuple[LayerInputs, Tensor]:
     return inputs, finite[0] & finite[1]
 
 
-def alike(one: Rotation, other: Rotation) -> bool:
-    """Return whether two rotations without gains are the same."""
-    gains = (one.query_weight, one.key_weight, other.query_weight, other.key_weight)
-    same = one.sign == other.sign and torch.equal(one.order, other.order) and torch.equal(one.columns, other.columns)
-    return same and all(gain is None for gain in gains)
-
-
-def check(call: "Call", found: Layer, query: Tensor, key: Tensor, tables: tuple[Tensor, Tensor]) -> float:
+def check(call: Call, found: Layer, query: Tensor, key: Tensor, tables: tuple[Tensor, Tensor]) -> float:
     """Return how far our relocation is from the module's own, relative to the largest entry."""
     worst = 0.0
     for place in (0, PROBE_LENGTH // 2, PROBE_LENGTH - 1):
@@ -511,7 +496,7 @@ def check(call: "Call", found: Layer, query: Tensor, key: Tensor, tables: tuple[
     return worst
 
 
-def turns(call: "Call", rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+def turns(call: Call, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
     """Return cosines and sines (T, F) of the planes, and their angles (F,)."""
     cos, sin = rotated_tables(call.tables(), rotation)
     return cos, sin, table_angles(cos, sin).abs()
@@ -527,22 +512,22 @@ def check_sound(layers: list[tuple[list[int], Tensor]]) -> None:
         )
 
 
-def fingerprint(model: nn.Module) -> tuple:
+def fingerprint(modules: list[nn.Module]) -> tuple:
     """Return what changes when a model's parts, their place or their parameters change.
 
     Vectors, such as gains that a probe copies, count with their values: an optimiser may change them unseen.
     """
-    parameters = list(model.parameters())
+    parameters = parameters_of(modules)
     marks = tuple((p.data_ptr(), p.dtype, p.device, 0 if p.is_inference() else p._version) for p in parameters)
     vectors: dict[torch.device, list[Tensor]] = {}
     for p in parameters:
         if p.ndim == 1 and not p.is_meta:
             vectors.setdefault(p.device, []).append(p.detach())
     values = tuple(torch.cat(some).float().cpu().numpy().tobytes() for some in vectors.values())
-    return marks, values, tuple(id(module) for module in model.modules())
+    return marks, values, tuple(map(id, modules))
 
 
-def replayed_logits(call: "Call", query: Tensor, places: list[int]) -> Tensor:
+def replayed_logits(call: Call, query: Tensor, places: list[int]) -> Tensor:
     """Return the logit of each place's key content at each place (B, H, P, P), the module asked once a place."""
     columns = []
     for place in places:
@@ -578,443 +563,3 @@ def coverage(layers: list[Layer | None]) -> pd.DataFrame:
     kinds |= dict.fromkeys(("sinks", "shares_keys"), "boolean") | dict.fromkeys(("softcap", "self_check"), "float64")
     table = pd.DataFrame(rows)
     return table.reindex(columns=[*table.columns, *(k for k in kinds if k not in table.columns)]).astype(kinds)
-
-
-class _Replayed(Exception):
-    """Carries a replay's queries and keys out of the attention module."""
-
-
-@dataclass
-class Call:
-    """One attention layer at the moment it attends: queries and keys after rotation, and how it was called."""
-
-    session: "Session"
-    module: nn.Module
-    query: Tensor
-    key: Tensor
-    mask: Tensor | None
-    scale: float
-    causal: bool
-    options: dict
-
-    @property
-    def layer(self) -> int:
-        """Number of the layer, from 0."""
-        return self.session.number(self.module)
-
-    def visible(self, place: int) -> Tensor:
-        """Return which keys (T,) the query at ``place`` sees, on the CPU."""
-        count = self.key.shape[2]
-        if self.mask is None:
-            return torch.arange(count) <= (place if self.causal else count)
-        row = self.mask[..., place, :count].cpu()
-        if row.dtype == torch.bool:
-            seen = row
-        else:
-            seen = row > torch.finfo(row.dtype).min / 2
-            if (row[seen] != 0).any():
-                raise UnsupportedModelError(
-                    f"layer {self.layer} adds a bias that depends on places (ALiBi or relative positions). possym "
-                    "reads models with rotary position embedding (RoPE) alone"
-                )
-        seen = seen.reshape(-1, count)
-        if (seen != seen[0]).any():
-            raise InputError(f"layer {self.layer}: the mask differs within the batch: give prompts without padding")
-        return seen[0].clone()
-
-    def once(self, what: object, source: object, make: Callable[[], object]) -> Any:
-        """Return ``make()``, made once for all layers that got the same ``source``: each may wait for the device."""
-        memory, key = self.session.memory, (what, id(source), self.key.device)
-        if key not in memory:
-            if len(memory) >= 32:
-                memory.clear()
-            memory[key] = make(), source  # kept, so that no other object gets its id
-        return memory[key][0]
-
-    @property
-    def tables_from(self) -> object:
-        """What the tables are read from: the embeddings that the module received, else the module."""
-        embeddings = self.session.inputs[self.module].get("position_embeddings")
-        return self.module if embeddings is None else embeddings
-
-    def tables(self) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines as the module received them, each (T, W), in float32."""
-        return self.once("tables", self.tables_from, self.read_tables)
-
-    def read_tables(self) -> tuple[Tensor, Tensor]:
-        """Do what `tables` says."""
-        given = self.session.inputs[self.module]
-        embeddings = given.get("position_embeddings")
-        if embeddings is None:
-            sines = self.module.embed_positions[given["position_ids"][0]]
-            sin, cos = sines.chunk(2, -1)
-        elif isinstance(embeddings, Tensor):
-            cos, sin = embeddings.real, embeddings.imag
-        else:
-            first, second = embeddings
-            # Some families pass (sin, cos): at the first place every sine is zero.
-            cos, sin = (second, first) if is_sine(first) else (first, second)
-        cos, sin = (x.reshape(-1, *x.shape[-2:])[0].to(self.key.device).float() for x in (cos, sin))
-        return cos, sin
-
-    def gains(self) -> list[Tensor]:
-        """Return the module's parameters that could be a gain over a head's dimensions, (D,) each."""
-        parameters = [p.detach().float() for p in self.module.parameters() if p.shape == self.key.shape[-1:]]
-        return [*parameters, *(1 + p for p in parameters)]
-
-    def replay(self, place: int | None) -> tuple[Tensor, Tensor] | None:
-        """Ask the module for its queries and keys with every token at ``place``; None asks for no rotation at all.
-
-        Returns None where the module is told no places, so that nothing can rotate.
-        """
-        given = {k: copy.copy(v) if hasattr(v, "keys") else v for k, v in self.session.inputs[self.module].items()}
-        embeddings = given.get("position_embeddings")
-        if embeddings is not None:
-            if isinstance(embeddings, Tensor):
-                given["position_embeddings"] = moved_table(embeddings, place, 1)
-            else:
-                given["position_embeddings"] = tuple(moved_table(x, place, 0 if is_sine(x) else 1) for x in embeddings)
-        elif hasattr(self.module, "embed_positions") and given.get("position_ids") is not None:
-            given["position_ids"] = torch.full_like(given["position_ids"], place or 0)
-        else:
-            return None
-        self.session.replaying, self.session.current = True, self.module
-        try:
-            self.module.forward(**given)
-        except _Replayed as replayed:
-            return replayed.args
-        finally:
-            self.session.replaying = False
-        raise UnsupportedModelError(f"layer {self.layer}: asked again, the module attended in another way")
-
-
-def is_sine(table: Tensor) -> bool:
-    """Return whether a table that starts at place 0 holds sines."""
-    return bool((table.select(-2, 0) == 0).all())
-
-
-def moved_table(table: Tensor, place: int | None, plain: int) -> Tensor:
-    """Return a table with one place's row everywhere, or ``plain`` everywhere."""
-    if place is None:
-        return torch.full_like(table, plain)
-    return table.narrow(-2, place, 1).expand_as(table).contiguous()
-
-
-def distance(ours: Tensor, truth: Tensor) -> float:
-    """Return the largest difference relative to the largest entry of ``truth``."""
-    return ((ours - truth).abs().max() / truth.abs().max().clamp(min=1e-30)).item()
-
-
-def find_rotation(
-    plain: Tensor, rotated: Tensor, tables: tuple[Tensor, Tensor], gains: list[Tensor], tolerance: float
-) -> Rotation | None:
-    """Return the pairing, direction and gain that turn ``plain`` (H, T, D) into ``rotated``, or None."""
-    width, dim = tables[0].shape[-1], plain.shape[-1]
-    for rotating in {width, 2 * width}:
-        if rotating > dim:
-            continue
-        count = rotating // 2
-        steps = torch.arange(count, device=plain.device)
-        pairings = [(steps, steps + count), (2 * steps, 2 * steps + 1)]
-        columns = [steps] if rotating == 2 * width else [steps, 2 * steps]
-        for start in {0, dim - rotating}:
-            for (first, second), column, sign in itertools.product(pairings, columns, (1, -1)):
-                moving = torch.cat([first, second]) + start
-                rest = torch.tensor(sorted(set(range(dim)) - set(moving.tolist())), dtype=torch.long)
-                rotation = Rotation(torch.cat([moving, rest.to(moving.device)]), column, sign, None, None)
-                weight = find_gain(plain, rotated, tables, rotation, gains, tolerance)
-                if weight is not False:
-                    return fastest_first(Rotation(rotation.order, column, sign, weight, None), tables)
-    return None
-
-
-def find_gain(
-    plain: Tensor,
-    rotated: Tensor,
-    tables: tuple[Tensor, Tensor],
-    rotation: Rotation,
-    gains: list[Tensor],
-    tolerance: float,
-) -> Tensor | bool | None:
-    """Return the gain after the rotation (None for none) that explains ``rotated``, or False."""
-    cos, sin = rotated_tables(tables, rotation)
-    for gain in (None, *gains):
-        content = plain if gain is None else plain / gain
-        ours = turn(content[..., rotation.order], cos, sin, "half")
-        ours = ours if gain is None else ours * gain[rotation.order]
-        if distance(ours, rotated[..., rotation.order]) <= tolerance:
-            return gain
-    return False
-
-
-def fastest_first(rotation: Rotation, tables: tuple[Tensor, Tensor]) -> Rotation:
-    """Return the rotation with its planes sorted by angle, fastest first."""
-    ranks = table_angles(*rotated_tables(tables, rotation)).abs().sort(descending=True, stable=True).indices
-    count = len(ranks)
-    first, second, rest = rotation.order[:count], rotation.order[count : 2 * count], rotation.order[2 * count :]
-    order = torch.cat([first[ranks], second[ranks], rest])
-    return Rotation(**(vars(rotation) | dict(order=order, columns=rotation.columns[ranks])))
-
-
-def rotated_tables(tables: tuple[Tensor, Tensor], rotation: Rotation) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines (T, F) of the planes, in the order of ``rotation``."""
-    cos, sin = (table[:, rotation.columns] for table in tables)
-    return cos, sin * rotation.sign
-
-
-def unrotate(x: Tensor, tables: tuple[Tensor, Tensor], rotation: Rotation, weight: Tensor | None) -> Tensor:
-    """Return contents before rotation and gain, (…, T, D) in the order of ``rotation``."""
-    cos, sin = rotated_tables(tables, rotation)
-    square = cos.square() + sin.square()
-    x = (x if weight is None else x / weight)[..., rotation.order]
-    return turn(x, cos / square, -sin / square, "half")
-
-
-def table_angles(cos: Tensor, sin: Tensor) -> Tensor:
-    """Return the angle of each plane (F,) in radians a position, signed, from tables (T, F) of places 0, 1, 2, …."""
-    turns = torch.complex(cos.double(), sin.double())
-    if len(turns) < 2:
-        return cos.new_zeros(cos.shape[-1])
-    steps = (turns[1:] * turns[:-1].conj()).angle().sum(0)
-    whole = (turns[-1] * turns[0].conj()).angle()
-    # The last place's angle is the precise one; the steps only say how many full turns came before it.
-    total = whole + 2 * math.pi * ((steps - whole) / (2 * math.pi)).round()
-    return (total / (len(turns) - 1)).to(cos.dtype)
-
-
-OnCall = Callable[[Call], tuple[Tensor, Tensor] | None]
-
-
-class Session:
-    """One pass of a model with its attention layers listened to."""
-
-    def __init__(self, on_call: OnCall):
-        self.on_call = on_call
-        self.inputs: dict[nn.Module, dict] = {}
-        self.memory: dict[tuple, tuple] = {}
-        self.numbers: dict[nn.Module, int] = {}
-        self.current: nn.Module | None = None
-        self.replaying = False
-
-    def number(self, module: nn.Module) -> int:
-        """Return a module's layer number: its own, or its rank in order of use."""
-        own = getattr(module, "layer_idx", None)
-        return self.numbers.setdefault(module, len(self.numbers)) if own is None else own
-
-    def remember(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        """Keep how an attention module was called, until it has attended."""
-        self.inputs[module] = dict(zip(forward_names(type(module)), args, strict=False)) | kwargs
-        self.current = module
-
-    def attend(self, implementation, module, query, key, value, attention_mask, scaling=None, dropout=0.0, **options):
-        """Stand in for transformers' attention function: capture, then attend as the model would have."""
-        causal = getattr(module, "is_causal", True)
-        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        function = attention_function(module, implementation)
-        applied = options if takes_softcap(function) else {k: v for k, v in options.items() if k != "softcap"}
-        query, key = self.capture(module, query, key, attention_mask, scaling, causal, applied)
-        return function(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
-
-    def capture(self, module, query, key, mask, scaling, causal, options) -> tuple[Tensor, Tensor]:
-        """Hand one layer's queries and keys on, or break off if this is a replay; return those to attend with."""
-        if self.replaying:
-            raise _Replayed(query, key)
-        if options.get("position_bias") is not None:
-            raise UnsupportedModelError(
-                f"layer {self.number(module)} adds a relative position bias. possym reads models with rotary position "
-                "embedding (RoPE) alone"
-            )
-        causal = causal if options.get("is_causal") is None else options["is_causal"]
-        if module not in self.inputs:
-            raise UnsupportedModelError(
-                f"{type(module).__name__} attends, but its name does not end as transformers' attention modules do, so "
-                "possym did not see how it was called"
-            )
-        edited = self.on_call(Call(self, module, query, key, mask, scaling, causal, options))
-        del self.inputs[module]
-        return edited or (query, key)
-
-
-@functools.cache
-def forward_names(kind: type[nn.Module]) -> list[str]:
-    """Return the names of what a module's ``forward`` takes."""
-    return list(inspect.signature(kind.forward).parameters)[1:]
-
-
-class _CaptureSDPA(TorchFunctionMode):
-    """Listens to PyTorch's own attention inside modules that call it directly."""
-
-    def __init__(self, session: Session):
-        super().__init__()
-        self.session = session
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        session = self.session
-        if function is nn.functional.scaled_dot_product_attention and session.current in session.inputs:
-            query, key = args[:2]
-            module, session.current = session.current, None
-            causal = kwargs.get("is_causal", False)
-            scale = query.shape[-1] ** -0.5 if kwargs.get("scale") is None else kwargs["scale"]
-            with self:  # a mode is off inside its own handler, but replays must be heard too
-                edited = session.capture(module, query, key, kwargs.get("attn_mask"), scale, causal, {})
-            args, kwargs = (*edited, *args[2:]), kwargs | dict(scale=scale)
-        return function(*args, **kwargs)
-
-
-def attention_function(module: nn.Module, implementation: str) -> Callable:
-    """Return what computes a module's attention: SDPA, or the eager function of its file."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    eager = eager_function(module)
-    return ALL_ATTENTION_FUNCTIONS["sdpa"] if implementation == "sdpa" or eager is None else eager
-
-
-@functools.cache
-def takes_softcap(function: Callable) -> bool:
-    """Return whether an attention function applies the softcap that it is given."""
-    return "softcap" in inspect.signature(function).parameters
-
-
-def eager_function(module: nn.Module) -> Callable | None:
-    """Return the eager attention function of the file that defines a module, or None."""
-    for cls in type(module).__mro__:
-        found = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
-        if found is not None:
-            return found
-    return None
-
-
-@contextmanager
-def attached(model: nn.Module, on_call: OnCall) -> Iterator[Session]:
-    """Listen to a model's attention layers, and put everything back on leaving, exception or not.
-
-    ``on_call`` may return the query and key to attend with instead of the model's.
-    """
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
-
-    modules = [m for m in model.modules() if "Attention" in type(m).__name__]
-    configs = all_configs(model)
-    implementations = {key: config._attn_implementation for key, config in configs.items()}
-    session = Session(on_call)
-    training = [m for m in model.modules() if m.training]
-    name = f"possym_{next(_numbers)}"
-
-    def restore_configs() -> None:
-        for key, config in configs.items():
-            config._attn_implementation_internal = implementations[key]
-
-    def set_training(flag: bool) -> None:
-        for module in training:
-            module.training = flag
-
-    with ExitStack() as stack:
-        stack.callback(session.inputs.clear)
-        stack.callback(session.memory.clear)
-        stack.callback(set_training, True)
-        set_training(False)
-        stack.callback(restore_configs)
-        stack.enter_context(rotary_state(model))
-        for module in modules:
-            stack.callback(module.register_forward_pre_hook(session.remember, with_kwargs=True).remove)
-        if any(eager_function(m) for m in modules):
-            for kind in ("sdpa", "eager"):
-                for mapping, interface, function in (
-                    (ALL_ATTENTION_FUNCTIONS, AttentionInterface, functools.partial(session.attend, kind)),
-                    (ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface, ALL_MASK_ATTENTION_FUNCTIONS[kind]),
-                ):
-                    interface.register(f"{name}_{kind}", function)
-                    stack.callback(type(mapping)._global_mapping.pop, f"{name}_{kind}")
-            chosen = {key: f"{name}_{kind_of(model, config)}" for key, config in configs.items()}
-        else:
-            chosen = dict.fromkeys(configs, "sdpa" if model._supports_sdpa else "eager")
-            stack.enter_context(_CaptureSDPA(session))
-            for module in (m for m in modules if hasattr(m, "_attn")):
-                stack.callback(vars(module).pop, "_attn")
-                module._attn = listening(session, module)
-        for key, config in configs.items():
-            config._attn_implementation_internal = chosen[key]
-        yield session
-
-
-def kind_of(model: nn.Module, config: Any) -> str:
-    """Return what a part of a model attends with while it is listened to: its own if that is SDPA or eager."""
-    own = config._attn_implementation
-    if own in ("sdpa", "eager"):
-        return own
-    softcap = getattr(config, "attn_logit_softcapping", None)
-    return "sdpa" if model._supports_sdpa and softcap is None else "eager"
-
-
-def listening(session: Session, module: nn.Module) -> Callable:
-    """Return a module's own ``_attn`` method with a capture before it."""
-    own = type(module)._attn
-
-    def attend(query, key, value, attention_mask=None, **options):
-        query, key = session.capture(module, query, key, attention_mask, query.shape[-1] ** -0.5, True, {})
-        return own(module, query, key, value, attention_mask, **options)
-
-    return attend
-
-
-def all_configs(model: nn.Module) -> dict:
-    """Return the configs of a model and of all its parts, by identity."""
-    found, waiting = {}, [m.config for m in model.modules() if hasattr(getattr(m, "config", None), "sub_configs")]
-    while waiting:
-        config = waiting.pop()
-        if config is None or id(config) in found:
-            continue
-        found[id(config)] = config
-        waiting.extend(getattr(config, key, None) for key in config.sub_configs)
-    return found
-
-
-@contextmanager
-def rotary_state(model: nn.Module) -> Iterator[None]:
-    """Keep what rotary modules remember of earlier lengths (dynamic scaling) from changing."""
-    saved = []
-    for module in model.modules():
-        if "Rotary" in type(module).__name__:
-            values = [(buffer, buffer.clone()) for buffer in module.buffers()]
-            containers = module._buffers, module._non_persistent_buffers_set
-            saved.append((module, dict(vars(module)), [(c, copy.copy(c)) for c in containers], values))
-    try:
-        yield
-    finally:
-        for module, attributes, containers, values in saved:
-            vars(module).clear()
-            vars(module).update(attributes)
-            for container, content in containers:
-                container.clear()
-                container.update(content)
-            for buffer, value in values:
-                buffer.copy_(value)
-
-
-def check_model(model: nn.Module) -> None:
-    """Raise an UnsupportedModelError unless ``model`` can hold rotary, causal attention that possym reads."""
-    try:
-        from transformers import PreTrainedModel
-    except ImportError:
-        raise UnsupportedModelError("reading a model needs transformers: pip install 'possym[models]'") from None
-    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
-        raise UnsupportedModelError(
-            f"model is a {type(model).__name__}: give a transformers model, e.g. "
-            "AutoModelForCausalLM.from_pretrained(folder)"
-        )
-    if not any(isinstance(m, PreTrainedModel) for m in model.modules()):
-        raise UnsupportedModelError(f"{type(model).__name__} holds no transformers model")
-    # accelerate keeps offloaded weights on the meta device too, with a hook that brings them when their module runs.
-    if any(weight.is_meta for weight in model.parameters()) and any(
-        weight.is_meta for m in model.modules() if not hasattr(m, "_hf_hook") for weight in m.parameters(False)
-    ):
-        raise UnsupportedModelError(f"{type(model).__name__} has weights on the meta device: load them first")
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has an encoder and a decoder. Give a causal language model with RoPE"
-        )
-    if getattr(model.config, "alibi", False):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} uses ALiBi (config.alibi), not rotary position embedding. Give a model with RoPE"
-        )

@@ -21,7 +21,7 @@ from .models.gptj import GPTJConfig
 
 PARTS = ("forward", "capture", "heads", "planes")
 KEY_NUMBERS = 2**24  # in the keys of layers that `possym.capture` takes together, one layer at least
-MATRIX_ENTRIES = 2**26  # of relocated logits that `possym.profiling` makes at once on a GPU, one head at least
+MATRIX_ENTRIES = 2**27  # of relocated logits that `possym.profiling` makes at once on a GPU, one head at least
 
 
 @dataclass(frozen=True)

@@ -41,46 +41,58 @@ def swap_terms(turned, moved, weight):
 
 
 @jit
-def head_kernel(relocated, larger, smaller, sums, count, tiles, SIZE: tl.constexpr):
-    """Sum one square tile of swaps i < j of one head."""
+def head_kernel(relocated, larger, smaller, sums, count, stride, tiles, every, SIZE: tl.constexpr):
+    """Sum swaps i < j of one head, whose rows of logits are ``stride`` apart, over some tiles of one strip of rows.
+
+    Of a strip's tiles the program takes those whose columns are ``every`` apart.
+    """
     head = (tl.program_id(0) // tiles).to(tl.int64)
-    tile = tl.program_id(0) % tiles
-    # Tiles of the upper triangle are numbered column by column: number column·(column + 1)/2 + row.
-    column = ((tl.sqrt(8.0 * tile + 1.0) - 1.0) * 0.5).to(tl.int32)
-    column = tl.where(column * (column + 1) // 2 > tile, column - 1, column)
-    column = tl.where((column + 1) * (column + 2) // 2 <= tile, column + 1, column)
-    row = (tile - column * (column + 1) // 2) * SIZE
-    column = column * SIZE
+    part = tl.program_id(0) % tiles
+    strips = (count + SIZE - 1) // SIZE
+    row = (part % strips) * SIZE
     step = tl.arange(0, SIZE)
-    i, j = row + step, column + step
-    here, after = i < count, j < count
+    i = row + step
+    here = i < count
     # A matrix may have more entries than 32 bits count: they count from a tile's corner.
-    matrix = relocated + head * count * count
-    above = matrix + row.to(tl.int64) * count + column
-    below = matrix + column.to(tl.int64) * count + row
-    both = here[:, None] & after[None, :]
-    upper = tl.load(above + step[:, None] * count + step[None, :], mask=both, other=0.0)
-    lower = tl.load(below + step[:, None] * count + step[None, :], mask=after[:, None] & here[None, :], other=0.0)
-    lower = tl.trans(lower)
-    diagonal = step * (count + 1)
-    logits_here = tl.load(matrix + row.to(tl.int64) * (count + 1) + diagonal, mask=here, other=0.0)[:, None]
-    logits_after = tl.load(matrix + column.to(tl.int64) * (count + 1) + diagonal, mask=after, other=0.0)[None, :]
+    long = tl.cast(stride, tl.int64)
+    matrix = relocated + head * count * long
+    diagonal = step * (stride + 1)
+    logits_here = tl.load(matrix + row * (long + 1) + diagonal, mask=here, other=0.0)[:, None]
     larger_here = tl.load(larger + head * count + i, mask=here, other=0.0)[:, None]
-    larger_after = tl.load(larger + head * count + j, mask=after, other=0.0)[None, :]
     smaller_here = tl.load(smaller + head * count + i, mask=here, other=0.0)[:, None]
-    smaller_after = tl.load(smaller + head * count + j, mask=after, other=0.0)[None, :]
-    swap = both & (i[:, None] < j[None, :])
-    weight = tl.where(swap, tl.maximum(larger_here * smaller_after, smaller_here * larger_after), 0.0)
-    straight, crossed = swap_terms((logits_after - logits_here) * 1.4426950, (upper - lower) * 1.4426950, weight)
-    # The two squared deviations of `possym.scores.exclusion`, of both entries of the swap.
-    by_place = (upper - logits_after) * (upper - logits_after) + (lower - logits_here) * (lower - logits_here)
-    by_content = (upper - logits_here) * (upper - logits_here) + (lower - logits_after) * (lower - logits_after)
-    place = sums + (head * tiles + tile) * 5
-    tl.store(place, tl.sum(tl.sum(straight, 1), 0))
-    tl.store(place + 1, tl.sum(tl.sum(crossed, 1), 0))
-    tl.store(place + 2, tl.sum(tl.sum(weight, 1), 0))
-    tl.store(place + 3, tl.sum(tl.sum(tl.where(swap, by_place, 0.0), 1), 0))
-    tl.store(place + 4, tl.sum(tl.sum(tl.where(swap, by_content, 0.0), 1), 0))
+    straights = tl.zeros((SIZE, SIZE), tl.float32)
+    crosseds = tl.zeros((SIZE, SIZE), tl.float32)
+    weights = tl.zeros((SIZE, SIZE), tl.float32)
+    by_place = tl.zeros((SIZE, SIZE), tl.float32)
+    by_content = tl.zeros((SIZE, SIZE), tl.float32)
+    for column in range(row + (part // strips) * SIZE, count, every):
+        j = column + step
+        after = j < count
+        # Columns up to the stride may be read, of which whole vectors of memory are known to lie within.
+        above = matrix + row * long + column + step[:, None] * stride + step[None, :]
+        below = matrix + column * long + row + step[:, None] * stride + step[None, :]
+        upper = tl.load(above, mask=here[:, None] & (j < stride)[None, :], other=0.0)
+        lower = tl.trans(tl.load(below, mask=after[:, None] & (i < stride)[None, :], other=0.0))
+        logits_after = tl.load(matrix + column * (long + 1) + diagonal, mask=after, other=0.0)[None, :]
+        larger_after = tl.load(larger + head * count + j, mask=after, other=0.0)[None, :]
+        smaller_after = tl.load(smaller + head * count + j, mask=after, other=0.0)[None, :]
+        swap = here[:, None] & after[None, :] & (i[:, None] < j[None, :])
+        weight = tl.where(swap, tl.maximum(larger_here * smaller_after, smaller_here * larger_after), 0.0)
+        straight, crossed = swap_terms((logits_after - logits_here) * 1.4426950, (upper - lower) * 1.4426950, weight)
+        straights += straight
+        crosseds += crossed
+        weights += weight
+        # The two squared deviations of `possym.scores.exclusion`, of both entries of the swap.
+        far_here, near_here = upper - logits_after, upper - logits_here
+        far_after, near_after = lower - logits_here, lower - logits_after
+        by_place += tl.where(swap, far_here * far_here + far_after * far_after, 0.0)
+        by_content += tl.where(swap, near_here * near_here + near_after * near_after, 0.0)
+    place = sums + (head * tiles + part) * 5
+    tl.store(place, tl.sum(tl.sum(straights, 1), 0))
+    tl.store(place + 1, tl.sum(tl.sum(crosseds, 1), 0))
+    tl.store(place + 2, tl.sum(tl.sum(weights, 1), 0))
+    tl.store(place + 3, tl.sum(tl.sum(by_place, 1), 0))
+    tl.store(place + 4, tl.sum(tl.sum(by_content, 1), 0))
 
 
 @jit
@@ -127,24 +139,33 @@ def plane_kernel(keys, turned, larger, smaller, sums, count, tiles, ROWS: tl.con
     tl.store(place + 2, tl.sum(tl.sum(weights, 1), 0))
 
 
-def head_sums(relocated: Tensor, larger: Tensor, smaller: Tensor) -> Tensor:
+def head_sums(
+    relocated: Tensor, larger: Tensor, smaller: Tensor, size: int = 16, shares: int = 8, warps: int = 4
+) -> Tensor:
     """Return five sums over all swaps (..., 5) of relocated logits (..., T, T).
 
     In turn: weight · cos(v′, v), weight · cos(v′, reverse(v)), the weights, and the positional and symbolic deviations
     of `possym.scores.exclusion`. The weight of a swap is the larger of larger_i · smaller_j and smaller_i · larger_j,
-    both vectors (..., T).
+    both vectors (..., T). Tiles of ``size`` by ``size`` swaps are worked on by so many ``warps``, a strip of them in so
+    many ``shares``: how they are chosen changes the speed alone.
     """
     count, shape = relocated.shape[-1], relocated.shape[:-2]
-    size = 16 if count <= 16 else 32
-    side = triton.cdiv(count, size)
-    tiles = side * (side + 1) // 2
+    tiles = triton.cdiv(count, size) * shares
     sums = relocated.new_empty(shape.numel(), tiles, 5)
+    relocated = in_rows(relocated)
     with on(relocated):
         head_kernel[(len(sums) * tiles,)](
-            relocated.contiguous(), larger.contiguous(), smaller.contiguous(), sums, count, tiles,
-            SIZE=size, num_warps=size**2 // 256,
+            relocated, larger.contiguous(), smaller.contiguous(), sums, count, relocated.stride(-2), tiles,
+            shares * size, SIZE=size, num_warps=warps,
         )  # fmt: skip
     return sums.sum(1).view(*shape, 5)
+
+
+def in_rows(relocated: Tensor) -> Tensor:
+    """Return matrices (..., T, T) one after the other in memory, the rows of all one stride apart."""
+    count, row = relocated.shape[-1], relocated.stride(-2)
+    strides = torch.empty((*relocated.shape[:-1], max(row, count)), device="meta").stride()
+    return relocated if relocated.stride() == strides else relocated.contiguous()
 
 
 def plane_sums(

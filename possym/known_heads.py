@@ -4,8 +4,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from .capture import Call, Capture
+from .capture import Capture
 from .errors import InputError, need_room
+from .listening import Call
 from .tasks.batch import check_count, check_generator
 
 

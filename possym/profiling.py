@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 from . import __version__
 from .capture import Capture, LayerInputs
 from .errors import InputError, ResultsError, as_real, as_whole, need
-from .scores import check_blocks, plane_scores, purity, scores_and_exclusion
+from .scores import check_blocks, head_scores, plane_scores, purity, scores_and_exclusion
 from .scratch import scratch
 
 TABLES = ("heads", "frequencies", "prompts", "coverage")
@@ -321,16 +321,22 @@ class Rows:
         seen = None if spans is None else seen_blocks(spans, inputs.moved)
         enough = count >= 2 and (seen is None or len(seen) >= 2)
         # Entries of matrices and of vectors at once: what a GPU has memory for, what a CPU's cache holds.
-        whole, vectors = (2**26, 2**23) if inputs.keys.is_cuda else (2**19 * threads, 2**13 * threads)
+        whole, vectors = (2**27, 2**23) if inputs.keys.is_cuda else (2**19 * threads, 2**13 * threads)
         values = inputs.query.new_full((*shape, len(HEAD_VALUES)), torch.nan)
         values[..., -1] = count
         if enough:
             extra = inputs.extra_logits()
-            for rows, heads in boxes(shape, whole // count**2):
-                relocated = inputs.relocated_logits(heads, rows)
-                scores, found = scores_and_exclusion(relocated, extra[rows, heads], seen, self.temperature)
+            products = seen is None and inputs.replayed is None
+            numbers = 2 * inputs.keys.shape[-1] if products else count  # that a key of a head takes
+            for rows, heads in boxes(shape, whole // (count * numbers)):
+                if products:
+                    factors = *inputs.factors(heads, rows), extra[rows, heads]
+                    scores, found = head_scores(*factors, self.temperature, inputs.capped, whole)
+                else:  # blocks need their matrices, and so does a layer that has no factors
+                    relocated = inputs.relocated_logits(heads, rows)
+                    scores, found = scores_and_exclusion(relocated, extra[rows, heads], seen, self.temperature)
+                    del relocated
                 values[rows, heads, :-1] = torch.stack([*scores, found.variance, found.bound], -1)
-                del relocated
         self.heads.append(Part(values, prompts, inputs.layers, enough))
         if not self.per_frequency or not len(inputs.angles):
             return
@@ -510,7 +516,9 @@ def read_prompt(number: int, prompt: Any, tokenizer: Any) -> Text:
         encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
         return Text(list(encoded["input_ids"]), sentence_spans(text, encoded["offset_mapping"]))
     ids = prompt.tolist() if isinstance(prompt, Tensor) else prompt
-    found = [as_whole(token) for token in ids] if isinstance(ids, (list, tuple)) else [None]
+    found = list(ids) if isinstance(ids, (list, tuple)) else [None]
+    if not all(type(token) is int and 0 <= token < 2**63 for token in found):
+        found = [as_whole(token) for token in found]
     if None in found:
         raise InputError(f"prompt {number} is {prompt!r:.80}: give a string, a chat, or whole token ids")
     return Text(found)

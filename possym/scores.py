@@ -8,7 +8,8 @@ on the place b alone, symbolic where it depends on the content a alone.
 - `swap_scores` turns M into the two scores of the papers, over all swaps of tokens or of blocks.
 - `exclusion` turns M into the bound that keeps a head from being both.
 - `purity` names a head's kind.
-- `scores_and_exclusion` and `plane_scores` do the same for `possym.profile`, without checks and in fewer passes.
+- `head_scores`, `scores_and_exclusion` and `plane_scores` do the same for `possym.profile`, without checks and in
+  fewer passes.
 
 Float32 on a GPU without gradients goes through `possym.kernels` where Triton runs; all else goes band by band.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from . import kernels
@@ -208,6 +210,50 @@ def scores_and_exclusion(
         spans = check_blocks(blocks, relocated.shape[-1])
         (positional, symbolic), both = block_swaps(relocated, attention, *spans, temperature), []
     return Scores(positional, symbolic, entropy), bounded(logits, *(both or deviations(relocated)))
+
+
+def head_scores(
+    contents: Tensor,
+    places: Tensor,
+    extra_logits: Tensor,
+    temperature: float,
+    capped: Callable[[Tensor], Tensor],
+    entries: int,
+) -> tuple[Scores, Exclusion]:
+    """Return what `scores_and_exclusion` does over all swaps of tokens, of logits that are products.
+
+    What is one number a key is done for all heads at once; their matrices of logits are made few at a time.
+
+    Args:
+        contents: (..., T, K) what each key holds.
+        places: (T, K) what each place makes of it: the relocated logits are capped(contents · placesᵀ).
+        extra_logits: (..., X) logits of what is attended but never moved.
+        temperature: τ of the weights of swaps.
+        capped: what the model does to each logit.
+        entries: of matrices at a time; one matrix at least.
+
+    >>> contents, places = torch.ones(2, 1), torch.tensor([[0.0], [1.0]])
+    >>> scores, exclusion = head_scores(contents, places, torch.zeros(1), 0.1, lambda logits: logits, 4)
+    >>> scores.positional, exclusion.bound
+    (tensor(1.), tensor(0.5000))
+    """
+    count, shape = len(places), contents.shape[:-2]
+    logits = capped((contents * places).sum(-1))
+    attention, entropy = attend(logits, extra_logits)
+    larger, smaller = (x.reshape(-1, count) for x in swap_weights(attention, temperature))
+    contents = contents.reshape(-1, *contents.shape[-2:])
+    # On a GPU rows that do not start at whole vectors of memory make products and sums several times slower.
+    places = F.pad(places, (0, 0, 0, -count % 16 if places.is_cuda else 0)).mT
+    step = max(1, entries // count**2)
+    found = []
+    for start in range(0, len(contents), step):
+        some = slice(start, start + step)
+        relocated = capped(contents[some] @ places)[..., :count]
+        positional, symbolic, *both = token_swaps(relocated, (larger[some], smaller[some]))
+        found.append(torch.stack([positional, symbolic, *(both or deviations(relocated))]))
+        del relocated
+    positional, symbolic, *both = torch.cat(found, 1).unflatten(1, shape) if shape else torch.cat(found, 1)[:, 0]
+    return Scores(positional, symbolic, entropy), bounded(logits, *both)
 
 
 def scores_by_temperature(

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from .capture import Call, Capture, Layer, attached, unrotate
+from .capture import Capture, Layer
 from .errors import InputError, UnsupportedModelError, as_whole
+from .listening import Call, attached
+from .rotations import unrotate
 
 WAYS = ("unrotate", "silence")
 

@@ -32,6 +32,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from . import adamw
 from .choices import SEEDS
 from .dropout import keys_by_step
 from .errors import ConfigError, InputError, ResultsError, as_whole, need
@@ -365,12 +366,25 @@ class Trainer:
         loss = losses.view(len(self.answers), -1).sum(1) / (self.answers >= 0).flatten(1).sum(1)
         gradients = torch.autograd.grad(loss.sum(), list(self.parameters.values()))
         factor = clip_factor(gradients, self.config.clip)
-        for parameter, gradient in zip(self.parameters.values(), gradients, strict=True):
-            torch.mul(gradient, factor.view(-1, *[1] * (gradient.ndim - 1)), out=parameter.grad)
-        self.optimizer.step()
+        self._step(gradients, factor)
         self.loss = loss.detach()
         right = logits.detach().argmax(-1) == self.answers
         self.accuracy = (right[..., -1] if places else right).float().mean(1)
+
+    def _step(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
+        """Take AdamW's step with each member's gradients multiplied by its factor (E,)."""
+        if adamw.suits(gradients):
+            config = self.config
+            states = [self.optimizer.state[parameter] for parameter in self.parameters.values()]
+            with torch.no_grad():
+                adamw.update(
+                    list(self.parameters.values()), states, gradients, factor,
+                    self.rate, config.betas, config.epsilon, config.weight_decay,
+                )  # fmt: skip
+            return
+        for parameter, gradient in zip(self.parameters.values(), gradients, strict=True):
+            torch.mul(gradient, factor.view(-1, *[1] * (gradient.ndim - 1)), out=parameter.grad)
+        self.optimizer.step()
 
     def _capture(self) -> Callable[[], None]:
         """Capture the step as a CUDA graph. The learning rate is 0 meanwhile, so that the weights stay."""
@@ -531,6 +545,9 @@ def clip_factor(gradients: Sequence[Tensor], limit: float) -> Tensor:
     tensor([0.2000, 1.0000])
     """
     limit = need(limit, (int, float), "limit")
-    norms = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
-    norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    if adamw.suits(gradients):
+        norm = adamw.norms(gradients)
+    else:
+        norms = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
+        norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     return (limit / (norm + 1e-6)).clamp(max=1.0)

@@ -37,7 +37,13 @@ def test_reports_that_cannot_be_written_are_refused(script, refused, tmp_path):
 
 @pytest.mark.parametrize(
     ("script", "flag"),
-    [("pages", "repeats"), ("scaling", "repeats"), ("tasks", "count"), ("theory_devices", "sequences")],
+    [
+        ("pages", "repeats"),
+        ("scaling", "repeats"),
+        ("scaling", "seconds"),
+        ("tasks", "count"),
+        ("theory_devices", "sequences"),
+    ],
 )
 @pytest.mark.parametrize("given", ["0", "-1", "few"])
 def test_numbers_are_from_one(script, flag, given, refused):

@@ -10,7 +10,7 @@ from possym import kernels
 from possym.capture import LayerInputs
 from possym.errors import InputError
 from possym.profiling import Rows
-from possym.scores import exclusion, plane_scores, scores_and_exclusion, swap_scores
+from possym.scores import exclusion, head_scores, plane_scores, scores_and_exclusion, swap_scores
 
 DEVICES = pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
 COUNTS = pytest.mark.parametrize("count", [2, 3, 16, 17, 33, 65, 130])
@@ -51,6 +51,25 @@ def test_heads_agree_with_swapping_one_by_one(device, count, temperature):
         assert got[:3] == pytest.approx(expected[:3], abs=1e-5)
         assert got[3:] == pytest.approx(expected[3:], rel=1e-5)
         assert found.bound[head].item() == pytest.approx(sum(expected[3:]) / count**2, rel=1e-5)
+
+
+@DEVICES
+@COUNTS
+@pytest.mark.parametrize("entries", [1, 10**9])
+def test_heads_made_as_products_agree_with_swapping_one_by_one(device, count, entries):
+    contents, places, own = drawn(2, 3, count, 5), drawn(count, 5, seed=1, size=0.7), drawn(2, 3, 2, seed=2)
+    capped = lambda logits: (logits / 4).tanh() * 4  # noqa: E731
+    given = (x.to(device) for x in (contents, places, own))
+    scores, found = head_scores(*given, 0.1, capped, entries)
+    relocated = capped(contents.double() @ places.double().mT)
+    variance = relocated.diagonal(dim1=-2, dim2=-1).var(-1, correction=0)
+    torch.testing.assert_close(found.variance.cpu().double(), variance, atol=1e-5, rtol=1e-5)
+    for row, head in itertools.product(range(2), range(3)):
+        expected = one_by_one(relocated[row, head], own[row, head].double(), 0.1)
+        got = [x[row, head].item() for x in (*scores, found.positional_deviation, found.symbolic_deviation)]
+        assert got[:3] == pytest.approx(expected[:3], abs=1e-5)
+        assert got[3:] == pytest.approx(expected[3:], rel=1e-5)
+        assert found.bound[row, head].item() == pytest.approx(sum(expected[3:]) / count**2, rel=1e-5)
 
 
 @DEVICES

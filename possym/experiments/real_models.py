@@ -37,9 +37,10 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..capture import Call, Capture, LayerInputs
+from ..capture import Capture, LayerInputs
 from ..errors import ConfigError
 from ..known_heads import attention, known_heads, repeated_tokens
+from ..listening import Call
 from ..models import hub, random_llama
 from ..profiling import profile
 from ..results import ExperimentConfig, Study, atomic_write, checkpoint_folder

@@ -94,6 +94,25 @@ class Trace(NamedTuple):
     logits: Tensor
 
 
+class Watch:
+    """As ``attend``, keep each layer's queries of the last place and keys before rotation, and attend as usual."""
+
+    def __init__(self, frequencies: Tensor, layout: str):
+        """Start with no layers."""
+        self.frequencies, self.layout = frequencies, layout
+        self.queries, self.keys = [], []
+
+    def keep(self, query: Tensor, key: Tensor) -> None:
+        """Keep the last query of (E, B, Q, H, D) as (E, B, H, D) and keys (E, B, T, H, D) as (E, B, H, T, D)."""
+        self.queries.append(query[:, :, -1])
+        self.keys.append(key.transpose(2, 3))
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Keep contents, and return what places mix."""
+        self.keep(query, key)
+        return causal_attention(query, key, value, frequencies=self.frequencies, layout=self.layout)
+
+
 class Ensemble(nn.Module):
     """E models of one size, each started from its own seed: what the kinds of blocks share.
 
@@ -192,15 +211,9 @@ class Ensemble(nn.Module):
         >>> trace.queries.shape, trace.keys.shape
         (torch.Size([1, 2, 3, 2, 4]), torch.Size([1, 2, 3, 2, 5, 4]))
         """
-        queries, keys = [], []
-
-        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            queries.append(query[:, :, -1])
-            keys.append(key.transpose(2, 3))
-            return causal_attention(query, key, value, frequencies=self.angles, layout=self.layout)
-
-        logits = self(tokens, dtype=dtype, attend=attend)
-        return Trace(torch.stack(queries, 1), torch.stack(keys, 1), logits)
+        watch = Watch(self.angles, self.layout)
+        logits = self(tokens, dtype=dtype, attend=watch)
+        return Trace(torch.stack(watch.queries, 1), torch.stack(watch.keys, 1), logits)
 
     def _check_tokens(self, tokens: Tensor) -> Tensor:
         if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:
@@ -328,10 +341,20 @@ class Lookup(torch.autograd.Function):
         return hot.to(grad.dtype) @ grad, None
 
 
+def masked(x: Tensor, keys: Tensor, dropped: float) -> Tensor:
+    """Return embedded tokens (E, B, T, C) with some values dropped: stream 0 of a step's masks, keys (E, 2)."""
+    return x * dropout.kept(keys, 0, tuple(x.shape[1:]), dropped)
+
+
 def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x @ weight + bias, member by member: (E, B, T, I), (E, I, O), (E, 1, O) → (E, B, T, O)."""
     rows = x.flatten(1, 2)
-    product = rows @ weight if bias is None else torch.baddbmm(bias, rows, weight)
+    if bias is None:
+        product = rows @ weight
+    elif x.is_cuda:  # where baddbmm copies the bias to every row first; a compiler adds it where the product is read
+        product = rows @ weight + bias
+    else:
+        product = torch.baddbmm(bias, rows, weight)
     return product.unflatten(1, x.shape[1:3])
 
 
@@ -361,8 +384,7 @@ def attention_of_block(
     """
     (E, B, T, _), (Q, C) = joint.shape, query.shape[2:]
     if precision and attend is None and Q == T:
-        tables = (table[:, 0].contiguous() for table in cosines_and_sines(T, angles))
-        return fused.attention(joint, *tables, keys, heads, dropped, layout == "half", precision)
+        return fused.mix(joint, None, *tables(T, angles), keys, heads, dropped, layout == "half", precision)[0]
     key, value = joint[..., : 2 * C].chunk(2, -1)
     contents = [each.float().unflatten(-1, (heads, C // heads)) for each in (query, key, value)]
     if attend is not None:
@@ -378,6 +400,11 @@ def cosines_and_sines(places: int, angles: Tensor) -> tuple[Tensor, Tensor]:
     counted = torch.arange(places, dtype=torch.float64, device=angles.device)[:, None, None]
     turned = (counted * angles).remainder(2 * math.pi)
     return turned.cos().float(), turned.sin().float()
+
+
+def tables(places: int, angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `cosines_and_sines` as the kernels read them, each (T, F)."""
+    return tuple(table[:, 0].contiguous() for table in cosines_and_sines(places, angles))
 
 
 def causal_attention(

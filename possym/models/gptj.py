@@ -29,17 +29,20 @@ from torch import Tensor
 from ..dropout import kept, later
 from ..errors import ConfigError, InputError, UnsupportedModelError, need
 from ..rope import frequencies
-from . import fused
+from . import folding, fused
 from .ensemble import (
     Attend,
     Ensemble,
     Lookup,
     Sizes,
+    Watch,
     attention_of_block,
     compiled,
+    masked,
     need_size,
     project,
     read_from,
+    tables,
     write_to,
 )
 
@@ -115,30 +118,47 @@ class GPTJEnsemble(Ensemble):
         C, L = config.width, config.layers
         dropped = config.dropout if dropout_keys is not None else 0.0
         grown = 1 / (1 - dropped)
-        run = compiled(block) if tokens.is_cuda and torch.is_grad_enabled() and attend is None else block
+        compiling = tokens.is_cuda and torch.is_grad_enabled() and attend is None
+        run, drop = (compiled(block), compiled(masked)) if compiling else (block, masked)
         precision = fused.precision(tokens.device, T, config.head_width, len(self.angles))
 
         # Weights of all layers at once, in an order that lets the last layer split off what all places need.
-        entry = torch.cat([self.key, self.value, self.query, self.mlp_in], -1)  # (E, L, C, 7C) at mlp_ratio 4
-        entry_bias = self.norm_bias.unsqueeze(-2) @ entry  # (E, L, 1, 7C)
-        entry_bias = entry_bias + F.pad(self.mlp_in_bias, (3 * C, 0)).unsqueeze(-2)
-        entry = (entry * self.norm_gain.unsqueeze(-1)).to(dtype).unbind(1)
-        entry_bias = entry_bias.to(dtype).unbind(1)
-        attention_output = (self.attention_output * grown**2).to(dtype).unbind(1)
-        mlp_output = (self.mlp_output * grown).to(dtype).unbind(1)
+        ordered = self.key, self.value, self.query, self.mlp_in
+        if folding.suits(self.key):
+            entry, entry_bias = folding.folded(self.norm_gain, self.norm_bias, dtype, *ordered)
+            entry_bias = entry_bias.unsqueeze(-2)
+        else:
+            entry = torch.cat(ordered, -1)  # (E, L, C, 7C) at mlp_ratio 4
+            entry_bias = self.norm_bias.unsqueeze(-2) @ entry  # (E, L, 1, 7C)
+            entry = (entry * self.norm_gain.unsqueeze(-1)).to(dtype)
+        entry = entry.unbind(1)
+        entry_bias = (entry_bias + F.pad(self.mlp_in_bias, (3 * C, 0)).unsqueeze(-2)).to(dtype).unbind(1)
+        attention_output = folding.scaled(self.attention_output, grown**2, dtype).unbind(1)
+        mlp_output = folding.scaled(self.mlp_output, grown, dtype).unbind(1)
         mlp_output_bias = (self.mlp_output_bias * grown).to(dtype).unsqueeze(-2).unbind(1)
 
         x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
         if dropped:
-            x = x * kept(dropout_keys, 0, (B, T, C), dropped)
-        for layer in range(L):
+            x = drop(x, dropout_keys, dropped)
+        cut = not all_places and T > 1
+        layers = list(
+            zip(
+                zip(entry, entry_bias, strict=True),
+                zip(attention_output, mlp_output, mlp_output_bias, strict=True),
+                strict=True,
+            )
+        )
+        watched = attend is None or isinstance(attend, Watch)
+        if precision and watched and not dropped and not torch.is_grad_enabled():
+            x = evaluated(x, layers, self.angles, heads=config.heads, cut=cut, watch=attend, precision=precision)
+            layers = []
+        for layer, weights in enumerate(layers):
             x = run(
                 x,
-                (entry[layer], entry_bias[layer]),
-                (attention_output[layer], mlp_output[layer], mlp_output_bias[layer]),
+                *weights,
                 self.angles,
                 heads=config.heads,
-                cut=layer == L - 1 and not all_places and T > 1,
+                cut=layer == L - 1 and cut,
                 dropped=dropped,
                 keys=later(dropout_keys, MASKS * layer) if dropped else None,
                 attend=None if attend is None else functools.partial(attend, layer),
@@ -312,29 +332,75 @@ def block(
     """
     _, B, T, C = x.shape
     normed = F.layer_norm(x, (C,)).to(entry[0].dtype)
-    if cut:
-        joint = project(normed, *(part[..., : 2 * C] for part in entry))
-        asked = project(normed[:, :, -1:], *(part[..., 2 * C :] for part in entry))
-        query, hidden = asked.split([C, asked.shape[-1] - C], -1)
-        x = x[:, :, -1:]
+    if precision and attend is None and not cut:
+        product, bias = project(normed, entry[0]), entry[1].squeeze(1)
+        mixed, active = fused.mix(product, bias, *tables(T, angles), keys, heads, dropped, False, precision)
     else:
-        product = project(normed, *entry)
-        joint, hidden = product.split([3 * C, product.shape[-1] - 3 * C], -1)
-        query = joint[..., 2 * C :]
-    mixed = attention_of_block(
-        joint,
-        query,
-        angles,
-        heads=heads,
-        layout="interleaved",
-        dropped=dropped,
-        keys=keys,
-        attend=attend,
-        precision=precision,
-    )
+        if cut:
+            joint = project(normed, *(part[..., : 2 * C] for part in entry))
+            asked = project(normed[:, :, -1:], *(part[..., 2 * C :] for part in entry))
+            query, hidden = asked.split([C, asked.shape[-1] - C], -1)
+            x = x[:, :, -1:]
+        else:
+            product = project(normed, *entry)
+            joint, hidden = product.split([3 * C, product.shape[-1] - 3 * C], -1)
+            query = joint[..., 2 * C :]
+        mixed = attention_of_block(
+            joint,
+            query,
+            angles,
+            heads=heads,
+            layout="interleaved",
+            dropped=dropped,
+            keys=keys,
+            attend=attend,
+            precision=None,
+        )
+        active = F.gelu(hidden, approximate="tanh")
     attended = project(mixed, output[0])
-    processed = project(F.gelu(hidden, approximate="tanh"), output[1], output[2])
+    processed = project(active, output[1], output[2])
     if dropped:
-        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, -query.shape[2] :]
-        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -query.shape[2] :]
+        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, -x.shape[2] :]
+        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -x.shape[2] :]
     return x + attended + processed
+
+
+def evaluated(
+    x: Tensor,
+    layers: list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]],
+    angles: Tensor,
+    *,
+    heads: int,
+    cut: bool,
+    watch: Watch | None,
+    precision: str,
+) -> Tensor:
+    """Return the residual stream after all blocks by kernels, without dropout and gradients; ``x`` is overwritten.
+
+    Args:
+        x: (E, B, T, C), before them.
+        layers: ``entry`` and ``output`` of each `block`.
+        angles: (F,) of the RoPE planes.
+        heads: H.
+        cut: compute the last place alone in the last block.
+        watch: what keeps queries and keys.
+        precision: see `possym.models.ensemble.attention_of_block`.
+    """
+    C, turns = x.shape[-1], tables(x.shape[2], angles)
+    normed = fused.add_and_norm(x, layers[0][0][0].dtype)
+    for layer, ((weight, bias), output) in enumerate(layers):
+        last = cut and layer == len(layers) - 1
+        joint = slice(3 * C if last else None)
+        product = project(normed, weight[..., joint])
+        if watch:
+            key = product[..., :C] + bias.unsqueeze(1)[..., :C]
+            query = product[:, :, -1:, 2 * C : 3 * C] + bias.unsqueeze(1)[..., 2 * C : 3 * C]
+            watch.keep(*(each.float().unflatten(-1, (heads, C // heads)) for each in (query, key)))
+        mixed, active = fused.mix(product, bias[:, 0, joint], *turns, None, heads, 0.0, False, precision)
+        if last:
+            x, mixed, normed = (each[:, :, -1:] for each in (x, mixed, normed))
+            hidden = project(normed, weight[..., 3 * C :], bias[..., 3 * C :])
+            return x + project(mixed, output[0]) + project(F.gelu(hidden, approximate="tanh"), *output[1:])
+        brought = project(mixed, output[0]), project(active, output[1]), output[2].squeeze(1)
+        normed = fused.add_and_norm(x, normed.dtype, *brought)
+    return x

@@ -31,6 +31,7 @@ from .ensemble import (
     Sizes,
     attention_of_block,
     compiled,
+    masked,
     need_size,
     project,
     read_from,
@@ -121,7 +122,8 @@ class LlamaEnsemble(Ensemble):
         C, L = config.width, config.layers
         dropped = config.dropout if dropout_keys is not None else 0.0
         grown = 1 / (1 - dropped)
-        run = compiled(block) if tokens.is_cuda and torch.is_grad_enabled() and attend is None else block
+        compiling = tokens.is_cuda and torch.is_grad_enabled() and attend is None
+        run, drop = (compiled(block), compiled(masked)) if compiling else (block, masked)
         precision = fused.precision(tokens.device, T, config.head_width, len(self.angles))
 
         entry = torch.cat([self.key, self.value, self.query], -1) * self.attention_norm_gain.unsqueeze(-1)
@@ -132,7 +134,7 @@ class LlamaEnsemble(Ensemble):
 
         x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
         if dropped:
-            x = x * kept(dropout_keys, 0, (B, T, C), dropped)
+            x = drop(x, dropout_keys, dropped)
         for layer in range(L):
             x = run(
                 x,

@@ -1,6 +1,7 @@
 """The engine on studies: each runs once, what changed runs again, what is finished stays."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -135,6 +136,20 @@ def test_the_book_computed_anew_then_built_from_what_is_stored(own_book, make):
     for words in (["COMPUTE=always"], ["COMPUTE=auto"], []):
         assert "This table is in" not in book(*words)
         assert ran(folder) == {"studies": "2:1 2:1 2:2 2:2", "one": "xxx"}
+
+
+def test_the_longest_study_of_those_stored_starts_first(own_book, make):
+    names = ("tiny", "brief", "long", "middle")
+    folder = own_book(STUDY, **{f"of_{name}": shows(name).replace("tiny", name) for name in names})
+    for name, seconds in zip(names[1:], (0.5, 300, 20.25), strict=True):
+        study = STUDY.replace('NAME = "tiny"', f'NAME = "{name}"')
+        (folder / f"possym/experiments/{name}.py").write_text(study)
+        stored = folder / f"results/{name}/smoke/manifest.json"
+        stored.parent.mkdir(parents=True)
+        stored.write_text(f'{{"seconds": {seconds}}}')
+    result = make("smoke", "CORES=1", folder=folder, code=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.findall(r"Running the study (\w+)", result.stdout) == ["long", "middle", "brief", "tiny"]
 
 
 def test_killed_in_a_study_and_started_again_it_goes_on(own_book, make, make_words, tmp_path_factory):

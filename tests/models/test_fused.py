@@ -1,20 +1,29 @@
-"""Attention of a block, by the kernel where there is a GPU, against turning, weighing and mixing place by place."""
+"""Attention of a block, by the kernel where there is a GPU, against turning, weighing and mixing place by place.
+
+Tests of the kernels alone also run without a GPU, in Triton's interpreter: TRITON_INTERPRET=1.
+"""
 
 import cmath
 import math
+import os
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from possym.dropout import kept, keys_by_step
 from possym.models import fused
-from possym.models.ensemble import attention_of_block
+from possym.models.ensemble import attention_of_block, tables
 from possym.models.gptj import GPTJConfig, GPTJEnsemble
 from possym.models.llama import LlamaConfig, LlamaEnsemble
 from possym.rope import frequencies
 from possym.training import generator
 
 DEVICES = pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
+
+INTERPRETED = fused.triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
+KERNELS = ["cpu"] * INTERPRETED + ["cuda"] * torch.cuda.is_available()
+KERNELS = pytest.mark.parametrize("device", KERNELS or [pytest.param("", marks=pytest.mark.skip("no GPU"))])
 
 
 def drawn(members, count, places, heads, width, dtype, device):
@@ -93,7 +102,6 @@ def test_the_masks_are_those_of_dropout(device):
     assert torch.equal(weights > 0, kept(keys, 1, (B, H, T, T), 0.4) & seen)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's own compiler
 @DEVICES
 @pytest.mark.parametrize("kind", [(GPTJConfig, GPTJEnsemble), (LlamaConfig, LlamaEnsemble)])
 def test_a_model_that_drops_and_learns_is_the_same_with_and_without_the_kernel(device, kind, monkeypatch):
@@ -117,3 +125,51 @@ def test_sizes_that_the_kernel_does_not_take(places, width, planes, monkeypatch)
     monkeypatch.setattr(fused, "works", lambda device: True)
     assert fused.precision(torch.device("cuda"), 17, 128, 64) == "tf32x3"
     assert fused.precision(torch.device("cuda"), places, width, planes) is None
+
+
+@KERNELS
+@pytest.mark.parametrize("places, heads, width, inner", [(17, 1, 128, 512), (9, 2, 32, 200), (33, 2, 64, 0)])
+@pytest.mark.parametrize("dtype, layout", [(torch.float32, "half"), (torch.bfloat16, "interleaved")])
+def test_the_bias_is_added_and_gelu_taken_where_the_product_is_read(device, places, heads, width, inner, dtype, layout):
+    E, B, C, dropped = 2, 3, heads * width, 0.1
+    source = torch.Generator().manual_seed(places)
+    product = torch.randn(E, B, places, 3 * C + inner, generator=source).to(device, dtype).requires_grad_()
+    bias = torch.randn(E, 2, 3 * C + inner, generator=source).to(device, dtype)[:, 1].requires_grad_()
+    keys = keys_by_step([generator(seed, "dropout") for seed in range(E)], 1)[0].to(device)
+    turns = tables(places, frequencies(width).to(device))
+    found = fused.mix(product, bias, *turns, keys, heads, dropped, layout == "half", "tf32x3")
+    asked = [torch.randn(each.shape, generator=source).to(each) for each in found]
+    slopes = torch.autograd.grad(found, (product, bias), asked)
+    exact = [each.detach().cpu().double().requires_grad_() for each in (product, bias)]
+    joint = exact[0] + exact[1][:, None, None]
+    expected = (
+        by_place(joint[..., : 3 * C], keys.cpu(), heads, width, layout, dropped),
+        F.gelu(joint[..., 3 * C :], approximate="tanh"),
+    )
+    exact_slopes = torch.autograd.grad(expected, exact, [each.cpu().double() for each in asked])
+    bound = 2e-2 if dtype == torch.bfloat16 else 1e-5
+    for ours, theirs in zip((*found, *slopes), (*expected, *exact_slopes), strict=True):
+        assert ours.dtype == dtype
+        if ours.numel():
+            assert (ours.detach().cpu().double() - theirs.detach()).abs().max() < bound * theirs.detach().abs().max()
+
+
+@KERNELS
+@pytest.mark.parametrize("all_places", [False, True])
+def test_an_evaluation_is_the_same_with_and_without_the_kernels(device, all_places, monkeypatch):
+    config = GPTJConfig(20, layers=3, width=96, heads=3, dropout=0.2, init_std=0.3)
+    model = GPTJEnsemble(config, [0, 1]).to(device)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("_bias"):
+                parameter.normal_(generator=torch.Generator(device).manual_seed(1))
+    tokens = torch.randint(20, (2, 3, 9), generator=torch.Generator().manual_seed(0)).to(device)
+
+    @torch.no_grad()
+    def run(precision):
+        monkeypatch.setattr(fused, "precision", lambda *sizes: precision)
+        return [model(tokens, all_places=all_places), *model.trace(tokens)]
+
+    for ours, plain in zip(run("tf32x3"), run(None), strict=True):
+        assert ours.shape == plain.shape and ours.dtype == plain.dtype
+        assert (ours - plain).abs().max() <= 1e-4 * plain.abs().max()
