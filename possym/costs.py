@@ -191,7 +191,7 @@ def rates(name: str = "Llama-3-8B") -> dict[str, float]:
         InputError: a shape that was not measured.
 
     >>> f"{1 / rates()['forward']:.1e} operations a second"
-    '4.9e+14 operations a second'
+    '5.0e+14 operations a second'
     """
     measured = read()["measured"]
     if name not in measured["milliseconds"]:
@@ -222,7 +222,7 @@ def profile_seconds(shape: Shape, tokens: int, measured: dict[str, float] | None
         measured: as `rates` returns them; None for those of the Llama-3-8B shape.
 
     >>> round(sum(profile_seconds(shapes()["Llama-3-8B"], 2048).values()), 6)
-    0.418
+    0.392
     """
     measured = rates() if measured is None else measured
     return {part: count * measured[part] for part, count in amounts(shape, tokens).items()}

@@ -1,9 +1,14 @@
 """Checking this book's numbers: what is stored and what it took, one study against another, stored heads scored again.
 
 - `stored` lists every stored result with device, time and hash;
+- `whole_build` says what one command that computed everything anew took, job by job;
 - `differences` sets two results of a study side by side;
 - `rescored` scores the heads of a stored model anew, on sequences that no stored number has seen.
 """
+
+import json
+from importlib.resources import files
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,6 +51,22 @@ def stored() -> pd.DataFrame:
     if not rows:
         raise ResultsError(f"nothing is stored in {results_root()}: run a study, or set POSSYM_RESULTS to a store")
     return pd.DataFrame(rows)
+
+
+def whole_build() -> tuple[dict[str, Any], pd.DataFrame]:
+    """Return what computing the whole book anew took when it was last done by one command.
+
+    Returns:
+        Facts (command, device, how many devices and cores, date, commit, torch, seconds from start to end), and a
+        DataFrame with one row a job: kind (study, chapter, page, site), name, seconds, gigabytes (of memory).
+
+    >>> facts, jobs = whole_build()
+    >>> facts["command"], jobs["kind"].unique().tolist()
+    ('make book PRESET=paper COMPUTE=always', ['study', 'chapter', 'page', 'site'])
+    """
+    facts = json.loads(files("possym").joinpath("data/cuda_build.json").read_text(encoding="utf-8"))
+    jobs = pd.DataFrame(facts.pop("jobs"))
+    return facts, jobs
 
 
 def differences(one: Study, other: Study) -> pd.DataFrame:

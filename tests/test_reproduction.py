@@ -106,3 +106,18 @@ def test_rescored_refuses_what_it_cannot_use(study):
         reproduction.rescored(study, CONFIG, "letter", sequences=1e3)
     with pytest.raises(InputError, match="this study holds"):
         reproduction.rescored(study, CONFIG, "word")
+
+
+def test_the_whole_build_is_what_the_workflow_wrote():
+    facts, jobs = reproduction.whole_build()
+    text = (STORE.parent / facts["source"]).read_text(encoding="utf-8")
+    assert all(str(facts[name]) in " ".join(text.split()) for name in ("command", "device", "commit", "torch"))
+    assert f"**{facts['seconds']} s**" in text
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    written = {
+        (kind, name.removeprefix("paper/").removeprefix("chapters/")): (int(seconds), float(memory))
+        for kind, name, seconds, memory, _ in (row for row in rows if len(row) == 5)
+        if kind in ("study", "chapter", "page", "site")
+    }
+    assert written == {(job.kind, job.name): (job.seconds, job.gigabytes) for job in jobs.itertuples(index=False)}
+    assert len(written) == len(jobs) > 20
