@@ -105,3 +105,8 @@ def test_the_prose_states_no_measured_number(chapter):
     prose = re.sub(r"\$\$?.*?\$\$?", "", text_of(chapter), flags=re.DOTALL)
     found = set(re.findall(r"\d+(?:\.\d+)? ?%|\b\d\.\d{2,}\b", prose)) - LEVELS
     assert found == set()
+
+
+def test_no_table_is_unstacked_unsorted(chapter):
+    """Before pandas 3.1 ``unstack(sort=False)`` gives some rows the numbers of others."""
+    assert not re.search(r"unstack\([^)]*sort=False", chapter.read_text(encoding="utf-8"))
