@@ -1,8 +1,9 @@
 """Sums over all swaps of two tokens in one pass on a GPU: what `possym.scores` does in bands, as Triton kernels.
 
-- `suits` says whether a tensor can go this way: float32 on a GPU, no gradient asked for, and Triton able to compile
-  here. PyTorch's CUDA builds bring Triton along; it needs a C compiler once. Where it fails, a warning says so and
-  the scores take the slower way.
+- `suits` says whether a tensor can go this way: float32 where `works` says that kernels run, no gradient asked for.
+- `works` says so of a GPU if Triton can compile here. PyTorch's CUDA builds bring Triton along; it needs a C compiler
+  once. Where it fails, a warning says so and the slower way is taken. With TRITON_INTERPRET=1 Triton interprets kernels
+  on a CPU, so that every test of what has a kernel can run them there.
 - `head_sums` reads relocated logits once, both triangles together.
 - `plane_sums` never sees a matrix: a single plane's relocated logits are products of two short vectors.
 """
@@ -193,13 +194,13 @@ def on(x: Tensor):
 def suits(x: Tensor) -> bool:
     """Return whether the kernels can sum over swaps of ``x``."""
     graded = torch.is_grad_enabled() and x.requires_grad
-    return x.is_cuda and x.dtype == torch.float32 and x.numel() > 0 and not graded and works(x.device)
+    return x.dtype == torch.float32 and x.numel() > 0 and not graded and works(x.device)
 
 
 @functools.cache
 def works(device: torch.device) -> bool:
-    """Return whether Triton compiles and runs here, tried once a device."""
-    if triton is None:
+    """Return whether kernels run on a device, tried once."""
+    if triton is None or not (device.type == "cuda" or (device.type == "cpu" and triton.knobs.runtime.interpret)):
         return False
     tiny = torch.ones(2, 2, device=device)
     try:

@@ -1,6 +1,6 @@
 """What a block does between its products: attention of short sequences, and GELU, as Triton kernels with gradients.
 
-- `precision` says whether a model's blocks can go this way: on a GPU where Triton runs, up to `PLACES` places, all
+- `precision` says whether a model's blocks can go this way: where Triton runs, up to `PLACES` places, all
   planes turned. Elsewhere `possym.models.ensemble.causal_attention` does the same in several steps.
 - A program of the attention works on one head of one sequence: rotation, causal softmax, dropout and mixing. Keys,
   values and queries are read where a block's first product left them; the gradient computes the weights again, so that
@@ -39,7 +39,7 @@ def precision(device: torch.device, places: int, width: int, planes: int) -> str
     True
     """
     fits = places <= PLACES and width >= 2 * SIZE and width & (width - 1) == 0 and 2 * planes == width
-    if device.type != "cuda" or not fits or not works(device):
+    if not fits or not works(device):
         return None
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
