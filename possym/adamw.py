@@ -54,7 +54,7 @@ def update_kernel(
     tl.store(square + place, v, mask=inside)
 
 
-def in_rows(gradient: Tensor) -> Tensor:
+def as_rows(gradient: Tensor) -> Tensor:
     """Return a gradient (E, …) as (E, R, W), a view where its values lie in rows some stride apart."""
     rows = gradient.reshape(len(gradient), -1, gradient.shape[-1])
     return rows if rows.stride(2) == 1 else rows.contiguous()
@@ -65,7 +65,7 @@ def norms(gradients: Sequence[Tensor]) -> Tensor:
     if not suits(gradients):
         each = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
         return torch.linalg.vector_norm(torch.stack(each), dim=0)
-    views = [in_rows(gradient) for gradient in gradients]
+    views = [as_rows(gradient) for gradient in gradients]
     blocks = [triton.cdiv(rows[0].numel(), BLOCK) for rows in views]
     members = len(views[0])
     sums = views[0].new_empty(members * sum(blocks))
@@ -102,7 +102,7 @@ def update(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor], factor: Te
     new1, new2 = (1 - beta for beta in group["betas"])
     with on(factor):
         for parameter, state, gradient in zip(parameters, states, gradients, strict=True):
-            rows = in_rows(gradient)
+            rows = as_rows(gradient)
             length = rows[0].numel()
             update_kernel[(triton.cdiv(length, BLOCK), len(rows))](
                 parameter, state["exp_avg"], state["exp_avg_sq"], rows, factor, group["lr"], corrections,

@@ -377,7 +377,7 @@ class Capture:
         rotation = find_rotation(plain_query, query, tables, gains, tolerance)
         if rotation is not None and not found.shares_keys:
             key_weight = find_gain(plain_key, key, tables, rotation, gains, tolerance)
-            rotation = None if key_weight is False else Rotation(**(vars(rotation) | dict(key_weight=key_weight)))
+            rotation = None if key_weight is False else replace(rotation, key_weight=key_weight)
         if rotation is not None:
             found.rotation = rotation
             found.self_check = check(call, found, query, key, tables)
@@ -390,8 +390,8 @@ class Capture:
 
     def shared(self, rotation: Rotation, device: torch.device) -> Rotation:
         """Return ``rotation`` on a device, as the one object of all layers that turn alike and have no gains."""
-        parts = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in vars(rotation).items()}
-        rotation = Rotation(**parts)
+        parts = {name: x.to(device) for name, x in vars(rotation).items() if isinstance(x, Tensor)}
+        rotation = replace(rotation, **parts)
         for other in (layer.rotation for layer in self.layers.values()):
             if other is not None and other.order.device == device and alike(rotation, other):
                 return other

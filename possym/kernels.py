@@ -163,11 +163,10 @@ def head_sums(relocated: Tensor, larger: Tensor, smaller: Tensor) -> Tensor:
     return sums.sum(1).view(*shape, 5)
 
 
-def in_rows(relocated: Tensor) -> Tensor:
-    """Return matrices (..., T, T) one after the other in memory, the rows of all one stride apart."""
-    count, row = relocated.shape[-1], relocated.stride(-2)
-    strides = torch.empty((*relocated.shape[:-1], max(row, count)), device="meta").stride()
-    return relocated if relocated.stride() == strides else relocated.contiguous()
+def in_rows(x: Tensor) -> Tensor:
+    """Return ``x`` (..., T, N) with all its rows one stride apart in memory, as a slice of a wider tensor has them."""
+    strides = torch.empty((*x.shape[:-1], max(x.stride(-2), x.shape[-1])), device="meta").stride()
+    return x if x.stride() == strides else x.contiguous()
 
 
 def plane_sums(keys: Tensor, turned: Tensor, larger: Tensor, smaller: Tensor) -> Tensor:

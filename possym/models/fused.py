@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..dropout import GOLDEN, signed
-from ..kernels import jit, on, tl, triton, works
+from ..kernels import in_rows, jit, on, tl, triton, works
 
 PLACES = 64
 STREAM = 1  # of a block's masks, the one of its attention weights
@@ -330,13 +330,6 @@ def launch_gelu(kernel, product: Tensor, bias: Tensor | None, first: int, *given
         )  # fmt: skip
 
 
-def in_rows(product: Tensor) -> Tensor:
-    """Return ``product`` (E, B, T, …) with its places one stride apart, as a slice of a wider one has them."""
-    _, B, T, _ = product.shape
-    row = product.stride(2)
-    return product if product.stride() == (B * T * row, T * row, row, 1) else product.contiguous()
-
-
 @torch.library.custom_op("possym::mix", mutates_args=(), schema=f"(Tensor product, {GIVEN}) -> (Tensor, Tensor)")
 def mix(
     product: Tensor,
@@ -447,21 +440,20 @@ def gradient_of_inputs(ctx, asked, asked_active):
 mix.register_autograd(gradient_of_inputs, setup_context=keep_inputs)
 
 
-def add_and_norm(x: Tensor, dtype: torch.dtype, attended: Tensor | None = None, *brought: Tensor) -> Tensor:
+def add_and_norm(x: Tensor, dtype: torch.dtype, *brought: Tensor) -> Tensor:
     """Add to the residual stream what a block brought, in place, and return its LayerNorm without gain and bias.
 
     Args:
-        x: (E, B, T, C) float32, contiguous, as are the next two.
+        x: (E, B, T, C) float32, contiguous.
         dtype: of what is returned.
-        attended: (E, B, T, C); None adds nothing.
-        brought: the same of the MLP, and the bias of its members (E, C).
+        brought: nothing, or what attention and MLP brought, (E, B, T, C) and contiguous, and the MLP's bias (E, C).
     """
     E, B, T, C = x.shape
-    processed, bias = brought if brought else (x, x)
+    attended, processed, bias = brought or (x, x, x)
     normed = torch.empty_like(x, dtype=dtype)
     with on(x):
         norm_kernel[(E * triton.cdiv(B * T, 8),)](
-            x, x if attended is None else attended, processed, bias, normed, C, B * T, bias.stride(0),
-            ROWS=8, COLUMNS=triton.next_power_of_2(C), ADDING=attended is not None, num_warps=4,
+            x, attended, processed, bias, normed, C, B * T, bias.stride(0),
+            ROWS=8, COLUMNS=triton.next_power_of_2(C), ADDING=bool(brought), num_warps=4,
         )  # fmt: skip
     return normed

@@ -31,6 +31,7 @@ from ..errors import ConfigError, InputError, UnsupportedModelError, need
 from ..rope import frequencies
 from . import folding, fused
 from .ensemble import (
+    MASKS,
     Attend,
     Ensemble,
     Lookup,
@@ -272,9 +273,6 @@ def parameter_shapes(config: GPTJConfig) -> dict[str, tuple[int, ...]]:
         "head": (C, V),
         "head_bias": (V,),
     }
-
-
-MASKS = 3  # dropout masks a block
 
 
 def transformers_tensors(model: "GPTJForCausalLM") -> Iterator[tuple[tuple[str, int | None], Tensor]]:
