@@ -6,13 +6,11 @@
   goes on, so that memory does not grow with the layers; small layers that are alike can come together.
 - `LayerInputs.relocated_logits` gives the logit of every key content at every key place.
 
-The model keeps its own attention, SDPA or eager: what is captured is handed on unchanged, under the model's own mask,
-and everything that was switched for the pass is put back afterwards. In place of any other kind of attention the pass
-takes one of these two. A softcap counts where it is applied, which SDPA does not.
+What is captured is handed on unchanged, under the model's own mask. A softcap counts where it is applied, which SDPA
+does not. How a model is listened to says `possym.listening`, how a rotation is found `possym.rotations`.
 
 Keys are contents frozen where they were computed. In layer 0, relocating a key equals moving its token; deeper it is
-the counterfactual that the papers' code uses too. How a model is listened to says `possym.listening`, how a rotation is
-found `possym.rotations`.
+the counterfactual that the papers' code uses too.
 """
 
 import functools

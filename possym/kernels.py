@@ -3,9 +3,12 @@
 - `suits` says whether a tensor can go this way: float32 where `works` says that kernels run, no gradient asked for.
 - `works` says so of a GPU if Triton can compile here. PyTorch's CUDA builds bring Triton along; it needs a C compiler
   once. Where it fails, a warning says so and the slower way is taken. With TRITON_INTERPRET=1 Triton interprets kernels
-  on a CPU, so that every test of what has a kernel can run them there.
+  on a CPU (numpy below 2.4 alone), so that every test of what has a kernel can run it there.
 - `head_sums` reads relocated logits once, both triangles together.
 - `plane_sums` never sees a matrix: a single plane's relocated logits are products of two short vectors.
+
+`jit`, `on`, `works` and `in_rows` serve every other file of kernels too: `possym.adamw`, `possym.models.folding` and
+`possym.models.fused`.
 """
 
 from __future__ import annotations

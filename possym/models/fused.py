@@ -1,4 +1,4 @@
-"""What a block does between its products: attention of short sequences, and GELU, as Triton kernels with gradients.
+"""What a block does between its products, as Triton kernels: attention of short sequences, GELU, and the next norm.
 
 - `precision` says whether a model's blocks can go this way: where Triton runs, up to `PLACES` places, all
   planes turned. Elsewhere `possym.models.ensemble.causal_attention` does the same in several steps.
@@ -7,6 +7,7 @@
   nothing between is stored.
 - The bias of that product is added where its columns are read: a batched product would copy it to every row before.
 - The dropout masks are those of `possym.dropout`, bit for bit.
+- `mix` is attention and GELU, with gradients; `add_and_norm`, for evaluations alone, leads from a block to the next.
 """
 
 from __future__ import annotations
