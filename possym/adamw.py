@@ -1,8 +1,8 @@
-"""Clipping and AdamW of every member in one pass over its parameters on a GPU, as Triton kernels.
+"""Clipping and AdamW of every member: on a GPU in one pass over its parameters, as Triton kernels.
 
-- `norms` is what `torch.linalg.vector_norm` of all gradients of a member would be, `update` what
-  `torch.optim.AdamW` does after each gradient is multiplied by a factor of its member: weights, both moments and the
-  gradient are read once, and nothing between is stored.
+- `norms` is `torch.linalg.vector_norm` of all gradients of a member, `update` the step of `torch.optim.AdamW` after
+  each gradient is multiplied by a factor of its member. By kernels weights, both moments and the gradient are read
+  once, and nothing between is stored.
 - Gradients may be slices of a wider tensor, as those of stacked weights are.
 - Nothing waits for the GPU, so a CUDA graph holds both.
 """
@@ -54,15 +54,18 @@ def update_kernel(
     tl.store(square + place, v, mask=inside)
 
 
-def in_rows(gradient: Tensor) -> Tensor:
+def as_rows(gradient: Tensor) -> Tensor:
     """Return a gradient (E, …) as (E, R, W), a view where its values lie in rows some stride apart."""
     rows = gradient.reshape(len(gradient), -1, gradient.shape[-1])
     return rows if rows.stride(2) == 1 else rows.contiguous()
 
 
 def norms(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the norm of each member's gradients together (E,), from gradients (E, …) in float32."""
-    views = [in_rows(gradient) for gradient in gradients]
+    """Return the norm of each member's gradients together (E,), from gradients (E, …)."""
+    if not suits(gradients):
+        each = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
+        return torch.linalg.vector_norm(torch.stack(each), dim=0)
+    views = [as_rows(gradient) for gradient in gradients]
     blocks = [triton.cdiv(rows[0].numel(), BLOCK) for rows in views]
     members = len(views[0])
     sums = views[0].new_empty(members * sum(blocks))
@@ -75,38 +78,39 @@ def norms(gradients: Sequence[Tensor]) -> Tensor:
     return torch.cat(parts, 1).sum(1).sqrt()
 
 
-def update(
-    parameters: Sequence[Tensor], states: Sequence[dict[str, Tensor]], gradients: Sequence[Tensor], factor: Tensor,
-    rate: Tensor, betas: tuple[float, float], epsilon: float, decay: float,
-) -> None:  # fmt: skip
-    """Take one step of `torch.optim.AdamW`, in place.
+@torch.no_grad()
+def update(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor], factor: Tensor) -> None:
+    """Take an optimiser's step, in place, with each member's gradients multiplied by its factor.
 
     Args:
-        parameters: (E, …), contiguous float32.
-        states: of the optimiser, ``step``, ``exp_avg`` and ``exp_avg_sq`` of each parameter, all after as many steps.
+        optimizer: of one group of contiguous parameters (E, …), which have taken a step; its rate is a tensor. By
+            torch, gradients are written to the ``grad`` that each has.
         gradients: of the parameters' shapes.
-        factor: (E,), what a member's gradients are multiplied by.
-        rate: the learning rate, a tensor of one value.
-        betas: what share of each moment stays.
-        epsilon: added to the root of the second moment.
-        decay: of weights, a share of the rate.
+        factor: (E,).
     """
+    (group,) = optimizer.param_groups
+    parameters = group["params"]
+    if not suits(gradients):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            torch.mul(gradient, factor.view(-1, *[1] * (gradient.ndim - 1)), out=parameter.grad)
+        optimizer.step()
+        return
+    states = [optimizer.state[parameter] for parameter in parameters]
     torch._foreach_add_([state["step"] for state in states], 1)
     step = states[0]["step"].double()
-    corrections = torch.stack([1 - beta**step for beta in betas]).float()
-    with on(rate):
+    corrections = torch.stack([1 - beta**step for beta in group["betas"]]).float()
+    new1, new2 = (1 - beta for beta in group["betas"])
+    with on(factor):
         for parameter, state, gradient in zip(parameters, states, gradients, strict=True):
-            rows = in_rows(gradient)
+            rows = as_rows(gradient)
             length = rows[0].numel()
             update_kernel[(triton.cdiv(length, BLOCK), len(rows))](
-                parameter, state["exp_avg"], state["exp_avg_sq"], rows, factor, rate, corrections,
-                length, rows.stride(0), rows.stride(1), 1 - betas[0], 1 - betas[1], epsilon, decay,
+                parameter, state["exp_avg"], state["exp_avg_sq"], rows, factor, group["lr"], corrections,
+                length, rows.stride(0), rows.stride(1), new1, new2, group["eps"], group["weight_decay"],
                 WIDTH=rows.shape[2], BLOCK=BLOCK,
             )  # fmt: skip
 
 
 def suits(gradients: Sequence[Tensor]) -> bool:
     """Return whether the kernels can take these gradients."""
-    return all(g.is_cuda and g.dtype == torch.float32 and g.numel() > 0 for g in gradients) and works(
-        gradients[0].device
-    )
+    return all(g.dtype == torch.float32 and g.numel() > 0 for g in gradients) and works(gradients[0].device)

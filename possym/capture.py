@@ -6,13 +6,11 @@
   goes on, so that memory does not grow with the layers; small layers that are alike can come together.
 - `LayerInputs.relocated_logits` gives the logit of every key content at every key place.
 
-The model keeps its own attention, SDPA or eager: what is captured is handed on unchanged, under the model's own mask,
-and everything that was switched for the pass is put back afterwards. In place of any other kind of attention the pass
-takes one of these two. A softcap counts where it is applied, which SDPA does not.
+What is captured is handed on unchanged, under the model's own mask. A softcap counts where it is applied, which SDPA
+does not. How a model is listened to says `possym.listening`, how a rotation is found `possym.rotations`.
 
 Keys are contents frozen where they were computed. In layer 0, relocating a key equals moving its token; deeper it is
-the counterfactual that the papers' code uses too. How a model is listened to says `possym.listening`, how a rotation is
-found `possym.rotations`.
+the counterfactual that the papers' code uses too.
 """
 
 import functools
@@ -377,7 +375,7 @@ class Capture:
         rotation = find_rotation(plain_query, query, tables, gains, tolerance)
         if rotation is not None and not found.shares_keys:
             key_weight = find_gain(plain_key, key, tables, rotation, gains, tolerance)
-            rotation = None if key_weight is False else Rotation(**(vars(rotation) | dict(key_weight=key_weight)))
+            rotation = None if key_weight is False else replace(rotation, key_weight=key_weight)
         if rotation is not None:
             found.rotation = rotation
             found.self_check = check(call, found, query, key, tables)
@@ -390,8 +388,8 @@ class Capture:
 
     def shared(self, rotation: Rotation, device: torch.device) -> Rotation:
         """Return ``rotation`` on a device, as the one object of all layers that turn alike and have no gains."""
-        parts = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in vars(rotation).items()}
-        rotation = Rotation(**parts)
+        parts = {name: x.to(device) for name, x in vars(rotation).items() if isinstance(x, Tensor)}
+        rotation = replace(rotation, **parts)
         for other in (layer.rotation for layer in self.layers.values()):
             if other is not None and other.order.device == device and alike(rotation, other):
                 return other

@@ -1,16 +1,21 @@
 """Sums over all swaps of two tokens in one pass on a GPU: what `possym.scores` does in bands, as Triton kernels.
 
-- `suits` says whether a tensor can go this way: float32 on a GPU, no gradient asked for, and Triton able to compile
-  here. PyTorch's CUDA builds bring Triton along; it needs a C compiler once. Where it fails, a warning says so and
-  the scores take the slower way.
+- `suits` says whether a tensor can go this way: float32 where `works` says that kernels run, no gradient asked for.
+- `works` says so of a GPU if Triton can compile here. PyTorch's CUDA builds bring Triton along; it needs a C compiler
+  once. Where it fails, a warning says so and the slower way is taken. With TRITON_INTERPRET=1 Triton interprets kernels
+  on a CPU (numpy below 2.4 alone), so that every test of what has a kernel can run it there.
 - `head_sums` reads relocated logits once, both triangles together.
 - `plane_sums` never sees a matrix: a single plane's relocated logits are products of two short vectors.
+
+`jit`, `on`, `works` and `in_rows` serve every other file of kernels too: `possym.adamw`, `possym.models.folding` and
+`possym.models.fused`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import warnings
 
 import torch
@@ -21,6 +26,10 @@ try:
     from triton import language as tl
 except ImportError:  # PyTorch for CPUs comes without it
     triton = tl = None
+
+SIZE = 16  # of a square tile of swaps of a head
+SHARES = 8  # programs that work on one strip of tiles
+PLANE_SIZE = 32  # of a square tile of swaps of a plane
 
 
 def jit(function):
@@ -96,7 +105,7 @@ def head_kernel(relocated, larger, smaller, sums, count, stride, tiles, every, S
 
 
 @jit
-def plane_kernel(keys, turned, larger, smaller, sums, count, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def plane_kernel(keys, turned, larger, smaller, sums, count, tiles, SIZE: tl.constexpr):
     """Sum all swaps i < j of one plane whose i lies in one strip of rows."""
     planes = tl.num_programs(0) // tiles
     strip = tl.program_id(0) // planes  # the longest strips come first
@@ -105,7 +114,7 @@ def plane_kernel(keys, turned, larger, smaller, sums, count, tiles, ROWS: tl.con
     turned += plane * 2 * count
     larger += plane * count
     smaller += plane * count
-    i = strip * ROWS + tl.arange(0, ROWS)
+    i = strip * SIZE + tl.arange(0, SIZE)
     here = i < count
     key_x = tl.load(keys + i, mask=here, other=0.0)[:, None]
     key_y = tl.load(keys + count + i, mask=here, other=0.0)[:, None]
@@ -114,11 +123,11 @@ def plane_kernel(keys, turned, larger, smaller, sums, count, tiles, ROWS: tl.con
     larger_here = tl.load(larger + i, mask=here, other=0.0)[:, None]
     smaller_here = tl.load(smaller + i, mask=here, other=0.0)[:, None]
     logits_here = key_x * turned_x + key_y * turned_y
-    straights = tl.zeros((ROWS, COLUMNS), tl.float32)
-    crosseds = tl.zeros((ROWS, COLUMNS), tl.float32)
-    weights = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(strip * ROWS, count, COLUMNS):
-        j = start + tl.arange(0, COLUMNS)
+    straights = tl.zeros((SIZE, SIZE), tl.float32)
+    crosseds = tl.zeros((SIZE, SIZE), tl.float32)
+    weights = tl.zeros((SIZE, SIZE), tl.float32)
+    for start in range(strip * SIZE, count, SIZE):
+        j = start + tl.arange(0, SIZE)
         after = j < count
         x = tl.load(keys + j, mask=after, other=0.0)[None, :]
         y = tl.load(keys + count + j, mask=after, other=0.0)[None, :]
@@ -139,50 +148,43 @@ def plane_kernel(keys, turned, larger, smaller, sums, count, tiles, ROWS: tl.con
     tl.store(place + 2, tl.sum(tl.sum(weights, 1), 0))
 
 
-def head_sums(
-    relocated: Tensor, larger: Tensor, smaller: Tensor, size: int = 16, shares: int = 8, warps: int = 4
-) -> Tensor:
+def head_sums(relocated: Tensor, larger: Tensor, smaller: Tensor) -> Tensor:
     """Return five sums over all swaps (..., 5) of relocated logits (..., T, T).
 
     In turn: weight · cos(v′, v), weight · cos(v′, reverse(v)), the weights, and the positional and symbolic deviations
     of `possym.scores.exclusion`. The weight of a swap is the larger of larger_i · smaller_j and smaller_i · larger_j,
-    both vectors (..., T). Tiles of ``size`` by ``size`` swaps are worked on by so many ``warps``, a strip of them in so
-    many ``shares``: how they are chosen changes the speed alone.
+    both vectors (..., T).
     """
     count, shape = relocated.shape[-1], relocated.shape[:-2]
-    tiles = triton.cdiv(count, size) * shares
+    tiles = triton.cdiv(count, SIZE) * SHARES
     sums = relocated.new_empty(shape.numel(), tiles, 5)
     relocated = in_rows(relocated)
     with on(relocated):
         head_kernel[(len(sums) * tiles,)](
             relocated, larger.contiguous(), smaller.contiguous(), sums, count, relocated.stride(-2), tiles,
-            shares * size, SIZE=size, num_warps=warps,
+            SHARES * SIZE, SIZE=SIZE, num_warps=4,
         )  # fmt: skip
     return sums.sum(1).view(*shape, 5)
 
 
-def in_rows(relocated: Tensor) -> Tensor:
-    """Return matrices (..., T, T) one after the other in memory, the rows of all one stride apart."""
-    count, row = relocated.shape[-1], relocated.stride(-2)
-    strides = torch.empty((*relocated.shape[:-1], max(row, count)), device="meta").stride()
-    return relocated if relocated.stride() == strides else relocated.contiguous()
+def in_rows(x: Tensor) -> Tensor:
+    """Return ``x`` (..., T, N) with all its rows one stride apart in memory, as a slice of a wider tensor has them."""
+    strides = torch.empty((*x.shape[:-1], max(x.stride(-2), x.shape[-1])), device="meta").stride()
+    return x if x.stride() == strides else x.contiguous()
 
 
-def plane_sums(
-    keys: Tensor, turned: Tensor, larger: Tensor, smaller: Tensor, rows: int = 32, columns: int = 32, warps: int = 4
-) -> Tensor:
+def plane_sums(keys: Tensor, turned: Tensor, larger: Tensor, smaller: Tensor) -> Tensor:
     """Return the first three sums of `head_sums` (..., 3) for planes whose relocated logits are keysᵀ · turned.
 
-    keys and turned are (..., 2, T): key contents, and the query as each place sees it. ``rows`` by ``columns`` swaps
-    are worked on at a time by so many ``warps``: how they are chosen changes the speed alone.
+    keys and turned are (..., 2, T): key contents, and the query as each place sees it.
     """
     count, shape = keys.shape[-1], keys.shape[:-2]
-    strips = triton.cdiv(count, rows)
+    strips = triton.cdiv(count, PLANE_SIZE)
     sums = keys.new_empty(shape.numel(), strips, 3)
     with on(keys):
         plane_kernel[(len(sums) * strips,)](
             (keys * 1.4426950408889634).contiguous(), turned.contiguous(), larger.contiguous(), smaller.contiguous(),
-            sums, count, strips, ROWS=rows, COLUMNS=columns, num_warps=warps,
+            sums, count, strips, SIZE=PLANE_SIZE, num_warps=4,
         )  # fmt: skip
     return sums.sum(1).view(*shape, 3)
 
@@ -195,13 +197,14 @@ def on(x: Tensor):
 def suits(x: Tensor) -> bool:
     """Return whether the kernels can sum over swaps of ``x``."""
     graded = torch.is_grad_enabled() and x.requires_grad
-    return x.is_cuda and x.dtype == torch.float32 and x.numel() > 0 and not graded and works(x.device)
+    return x.dtype == torch.float32 and x.numel() > 0 and not graded and works(x.device)
 
 
 @functools.cache
 def works(device: torch.device) -> bool:
-    """Return whether Triton compiles and runs here, tried once a device."""
-    if triton is None:
+    """Return whether kernels run on a device, tried once."""
+    interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    if triton is None or not (device.type == "cuda" or interpreted):
         return False
     tiny = torch.ones(2, 2, device=device)
     try:

@@ -6,7 +6,7 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -61,7 +61,7 @@ def find_rotation(
                 rotation = Rotation(torch.cat([moving, rest.to(moving.device)]), column, sign, None, None)
                 weight = find_gain(plain, rotated, tables, rotation, gains, tolerance)
                 if weight is not False:
-                    return fastest_first(Rotation(rotation.order, column, sign, weight, None), tables)
+                    return fastest_first(replace(rotation, query_weight=weight), tables)
     return None
 
 
@@ -90,7 +90,7 @@ def fastest_first(rotation: Rotation, tables: tuple[Tensor, Tensor]) -> Rotation
     count = len(ranks)
     first, second, rest = rotation.order[:count], rotation.order[count : 2 * count], rotation.order[2 * count :]
     order = torch.cat([first[ranks], second[ranks], rest])
-    return Rotation(**(vars(rotation) | dict(order=order, columns=rotation.columns[ranks])))
+    return replace(rotation, order=order, columns=rotation.columns[ranks])
 
 
 def rotated_tables(tables: tuple[Tensor, Tensor], rotation: Rotation) -> tuple[Tensor, Tensor]:

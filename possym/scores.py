@@ -252,7 +252,7 @@ def head_scores(
         positional, symbolic, *both = token_swaps(relocated, (larger[some], smaller[some]))
         found.append(torch.stack([positional, symbolic, *(both or deviations(relocated))]))
         del relocated
-    positional, symbolic, *both = torch.cat(found, 1).unflatten(1, shape) if shape else torch.cat(found, 1)[:, 0]
+    positional, symbolic, *both = torch.cat(found, 1).view(4, *shape)
     return Scores(positional, symbolic, entropy), bounded(logits, *both)
 
 

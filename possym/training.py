@@ -11,8 +11,7 @@ What it does:
 
 An ensemble fits if every parameter has the member axis first, `model(tokens, dropout_keys=..., dtype=...)`
 returns the last place's logits (E, B, V), with `all_places=True` those of all places (E, B, T, V) if these are to be
-learnt, and it has `members` and `dropout`, as
-`possym.models.gptj.GPTJEnsemble` has.
+learnt, and it has `members` and `dropout`, as `possym.models.gptj.GPTJEnsemble` has.
 """
 
 import dataclasses
@@ -366,25 +365,10 @@ class Trainer:
         loss = losses.view(len(self.answers), -1).sum(1) / (self.answers >= 0).flatten(1).sum(1)
         gradients = torch.autograd.grad(loss.sum(), list(self.parameters.values()))
         factor = clip_factor(gradients, self.config.clip)
-        self._step(gradients, factor)
+        adamw.update(self.optimizer, gradients, factor)
         self.loss = loss.detach()
         right = logits.detach().argmax(-1) == self.answers
         self.accuracy = (right[..., -1] if places else right).float().mean(1)
-
-    def _step(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        """Take AdamW's step with each member's gradients multiplied by its factor (E,)."""
-        if adamw.suits(gradients):
-            config = self.config
-            states = [self.optimizer.state[parameter] for parameter in self.parameters.values()]
-            with torch.no_grad():
-                adamw.update(
-                    list(self.parameters.values()), states, gradients, factor,
-                    self.rate, config.betas, config.epsilon, config.weight_decay,
-                )  # fmt: skip
-            return
-        for parameter, gradient in zip(self.parameters.values(), gradients, strict=True):
-            torch.mul(gradient, factor.view(-1, *[1] * (gradient.ndim - 1)), out=parameter.grad)
-        self.optimizer.step()
 
     def _capture(self) -> Callable[[], None]:
         """Capture the step as a CUDA graph. The learning rate is 0 meanwhile, so that the weights stay."""
@@ -545,9 +529,4 @@ def clip_factor(gradients: Sequence[Tensor], limit: float) -> Tensor:
     tensor([0.2000, 1.0000])
     """
     limit = need(limit, (int, float), "limit")
-    if adamw.suits(gradients):
-        norm = adamw.norms(gradients)
-    else:
-        norms = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
-        norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-    return (limit / (norm + 1e-6)).clamp(max=1.0)
+    return (limit / (adamw.norms(gradients) + 1e-6)).clamp(max=1.0)

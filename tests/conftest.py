@@ -1,4 +1,13 @@
-"""The order of the tests."""
+"""The order of the tests, and the devices that they run on."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(params=["cpu"] + ["cuda"] * torch.cuda.is_available())
+def device(request):
+    """Where a test computes. What has kernels goes through them on a GPU, on a CPU too under TRITON_INTERPRET=1."""
+    return request.param
 
 
 def pytest_collection_modifyitems(items):

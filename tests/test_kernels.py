@@ -1,7 +1,8 @@
-"""What profiles are summed with, kernels included where there is a GPU, against moving keys and attending again."""
+"""What profiles are summed with, kernels included where they run, against moving keys and attending again."""
 
 import itertools
 import math
+import os
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ from possym.errors import InputError
 from possym.profiling import Rows
 from possym.scores import exclusion, head_scores, plane_scores, scores_and_exclusion, swap_scores
 
-DEVICES = pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
 COUNTS = pytest.mark.parametrize("count", [2, 3, 16, 17, 33, 65, 130])
 
 
@@ -39,11 +39,10 @@ def drawn(*shape, seed=0, size=3.0):
     return size * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@DEVICES
 @COUNTS
 @pytest.mark.parametrize("temperature", [1e-2, 0.1, 10.0])
 def test_heads_agree_with_swapping_one_by_one(device, count, temperature):
-    relocated, own = drawn(2, count, count), drawn(2, 2, seed=1)
+    relocated, own = drawn(2, count, count + 5)[..., :count], drawn(2, 2, seed=1)
     scores, found = scores_and_exclusion(relocated.to(device), own.to(device), None, temperature)
     for head in range(2):
         expected = one_by_one(relocated[head].double(), own[head].double(), temperature)
@@ -53,7 +52,6 @@ def test_heads_agree_with_swapping_one_by_one(device, count, temperature):
         assert found.bound[head].item() == pytest.approx(sum(expected[3:]) / count**2, rel=1e-5)
 
 
-@DEVICES
 @COUNTS
 @pytest.mark.parametrize("entries", [1, 10**9])
 def test_heads_made_as_products_agree_with_swapping_one_by_one(device, count, entries):
@@ -72,7 +70,6 @@ def test_heads_made_as_products_agree_with_swapping_one_by_one(device, count, en
         assert found.bound[row, head].item() == pytest.approx(sum(expected[3:]) / count**2, rel=1e-5)
 
 
-@DEVICES
 @COUNTS
 def test_planes_agree_with_swapping_one_by_one(device, count):
     keys, turned, own = drawn(3, 2, count, size=2.0), drawn(3, 2, count, seed=1), drawn(3, 1, seed=2)
@@ -84,7 +81,6 @@ def test_planes_agree_with_swapping_one_by_one(device, count):
         assert [x[plane].item() for x in scores] == pytest.approx(expected, abs=1e-5)
 
 
-@DEVICES
 @pytest.mark.parametrize("size", [0.0, 1e2, 1e4])
 @pytest.mark.parametrize("kind", ["drawn", "ties", "by place", "by content"])
 def test_large_equal_and_tied_logits(device, size, kind):
@@ -104,7 +100,6 @@ def test_large_equal_and_tied_logits(device, size, kind):
         assert scores[kind == "by content"].item() == pytest.approx(1, abs=1e-6)
 
 
-@DEVICES
 @pytest.mark.parametrize("size", [1e2, 1e4])
 def test_planes_with_large_logits(device, size):
     keys, turned = drawn(2, 90, size=size**0.5), drawn(2, 90, seed=1, size=size**0.5)
@@ -114,7 +109,6 @@ def test_planes_with_large_logits(device, size):
     assert [x.item() for x in scores[:2]] == pytest.approx(exact[:2], abs=1e-7 * size + 1e-5)
 
 
-@DEVICES
 def test_blocks_and_float64_are_those_of_the_public_functions(device):
     for dtype, blocks in itertools.product((torch.float32, torch.float64), (None, [(0, 2), (3, 6)])):
         relocated, own = drawn(2, 3, 9, 9).to(device, dtype), drawn(2, 3, 1, seed=1).to(device, dtype)
@@ -128,7 +122,6 @@ def test_blocks_and_float64_are_those_of_the_public_functions(device):
             torch.testing.assert_close(a.cpu().double(), b, atol=1e-5, rtol=1e-5)
 
 
-@DEVICES
 def test_gradients_are_asked_for_and_given(device):
     relocated = drawn(40, 40).to(device).requires_grad_()
     assert not kernels.suits(relocated)
@@ -141,12 +134,12 @@ def test_gradients_are_asked_for_and_given(device):
     assert (gradient.cpu().double() * step).sum().item() == pytest.approx(change.item(), rel=1e-3)
 
 
-def test_a_cpu_and_other_numbers_go_the_other_way():
-    assert not kernels.suits(torch.ones(3, 3))
-    assert not kernels.suits(torch.ones(3, 3, dtype=torch.float64))
+def test_float32_goes_through_kernels_where_they_run_and_other_numbers_do_not(device):
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    assert kernels.suits(torch.ones(3, 3, device=device)) == (device == "cuda" or interpreted)
+    assert not kernels.suits(torch.ones(3, 3, device=device, dtype=torch.float64))
 
 
-@DEVICES
 def test_logits_that_overflow_are_reported_with_their_layer(device):
     size = torch.full((1, 1, 6, 2), 1e30, device=device)
     inputs = LayerInputs(

@@ -111,7 +111,7 @@ def test_sequences_too_long_for_a_table_of_pairs_are_refused(monkeypatch):
             call(tokens)
 
 
-def test_a_forecast_holds_no_length(monkeypatch):
+def test_a_forecast_holds_no_length():
     assert generalization.forecast(MODEL, NumberTask(), 2**40, WINDOWS, SOURCE).isfinite().all()
 
 

@@ -28,7 +28,6 @@ from possym.training import (
 
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 
-DEVICES = pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
 SIZES = GPTJConfig(12, layers=2, width=16, dropout=0.1, init_std=0.1)
 PLAN = TrainingConfig(steps=8, batch=4, learning_rate=1e-2, clip=0.5, warmup=3)
 
@@ -52,7 +51,6 @@ def weights(run):
     return {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
 
 
-@DEVICES
 def test_training_is_what_torch_and_transformers_do_one_model_at_a_time(device):
     plan, sizes = dataclasses.replace(PLAN, clip=3.5), dataclasses.replace(SIZES, dropout=0.0)
     run = trainer([5, 6], config=sizes, plan=plan, device=device)
@@ -92,7 +90,6 @@ def every_place(seeds):
     return tokens, answers
 
 
-@DEVICES
 @pytest.mark.parametrize("kind", [GPTJEnsemble, LlamaEnsemble])
 def test_every_place_with_an_answer_counts_alike_in_the_loss(device, kind):
     plan = dataclasses.replace(PLAN, clip=1e6)
@@ -137,7 +134,6 @@ def test_a_table_of_every_place_needs_an_answer_in_each_sequence():
         TokenTable(tokens, tokens[..., 0] - 100, 4)
 
 
-@DEVICES
 def test_a_member_trains_as_it_would_alone(device):
     together, alone = trainer([2, 7, 4], device=device).run(), trainer([7], device=device).run()
     tolerance = 1e-5 if device == "cpu" else 3e-2
@@ -146,7 +142,6 @@ def test_a_member_trains_as_it_would_alone(device):
     assert (together.losses[:, 0] - together.losses[:, 1]).abs().max() > 0.01
 
 
-@DEVICES
 def test_members_do_not_feel_each_other(device):
     one, other = trainer([2, 7], device=device), trainer([2, 7], device=device, data=[2, 8])
     first, second = one.run(), other.run()
@@ -163,7 +158,6 @@ def test_training_leaves_the_global_generator_alone_and_repeats():
     assert torch.equal(first.losses, second.losses)
 
 
-@DEVICES
 def test_dropout_reaches_the_training_and_only_the_training(device):
     dry = dataclasses.replace(SIZES, dropout=0.0)
     wet_run, dry_run = (trainer([0], config=config, device=device).run() for config in (SIZES, dry))
@@ -258,7 +252,6 @@ def compare(ours, theirs, our_run, their_run):
         assert torch.equal(value, weights(their_run)[name]), name
 
 
-@DEVICES
 @pytest.mark.parametrize("stop_at", [1, 2, 3, 4])
 @pytest.mark.parametrize("checkpoint_seconds", [0, 3600], ids=["every step", "none but the last"])
 def test_a_stopped_run_goes_on_as_if_nothing_had_happened(tmp_path, device, stop_at, checkpoint_seconds):

@@ -33,7 +33,8 @@ from ..results import atomic_write
 from ..rope import frequencies, turn
 from . import fused
 
-EXPLICIT = 128
+EXPLICIT = 128  # places up to which attention weights are held as a whole
+MASKS = 3  # of dropout, a block: of attention weights, of attention's output, of the MLP's
 
 
 @dataclass(frozen=True)

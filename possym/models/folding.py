@@ -1,8 +1,8 @@
-"""Weights of all layers as the products read them, on a GPU: what stands beside them multiplied in, in another dtype.
+"""Weights of all layers as the products read them: what stands beside them multiplied in, in another dtype.
 
 - `folded` puts weights side by side, with the gain and bias of the norm before them; `scaled` takes one factor.
-- Each weight is read once and written once, and so are gradients. Where Triton does not run, `possym.models.gptj` does
-  it in several steps.
+- By kernels each weight is read once and written once, and so are gradients; where Triton does not run, torch takes
+  several steps.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def scale_kernel(x, y, length, factor, BLOCK: tl.constexpr):
 
 
 class Scaled(torch.autograd.Function):
-    """`scaled` with its gradient."""
+    """`scaled` by a kernel, with its gradient."""
 
     @staticmethod
     def forward(ctx, x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
@@ -96,7 +96,7 @@ def times(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
 
 
 class Folded(torch.autograd.Function):
-    """`folded` with its gradient."""
+    """`folded` by kernels, with its gradient."""
 
     @staticmethod
     def forward(ctx, gain: Tensor, bias: Tensor, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,7 +147,11 @@ def folded(gain: Tensor, bias: Tensor, dtype: torch.dtype, *weights: Tensor) -> 
         dtype: of the products.
         weights: (E, L, C, …), whose last axes add up to N.
     """
-    return Folded.apply(gain, bias, dtype, *weights)
+    if suits(gain):
+        return Folded.apply(gain, bias, dtype, *weights)
+    joint = torch.cat(weights, -1)
+    moved = bias.unsqueeze(-2) @ joint
+    return (joint * gain.unsqueeze(-1)).to(dtype), moved.squeeze(-2)
 
 
 def scaled(weight: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
@@ -157,4 +161,4 @@ def scaled(weight: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
 
 def suits(x: Tensor) -> bool:
     """Return whether the kernels can fold weights like ``x``."""
-    return x.is_cuda and x.dtype == torch.float32 and works(x.device)
+    return x.dtype == torch.float32 and works(x.device)

@@ -1,12 +1,13 @@
-"""What a block does between its products: attention of short sequences, and GELU, as Triton kernels with gradients.
+"""What a block does between its products, as Triton kernels: attention of short sequences, GELU, and the next norm.
 
-- `precision` says whether a model's blocks can go this way: on a GPU where Triton runs, up to `PLACES` places, all
+- `precision` says whether a model's blocks can go this way: where Triton runs, up to `PLACES` places, all
   planes turned. Elsewhere `possym.models.ensemble.causal_attention` does the same in several steps.
 - A program of the attention works on one head of one sequence: rotation, causal softmax, dropout and mixing. Keys,
   values and queries are read where a block's first product left them; the gradient computes the weights again, so that
   nothing between is stored.
 - The bias of that product is added where its columns are read: a batched product would copy it to every row before.
 - The dropout masks are those of `possym.dropout`, bit for bit.
+- `mix` is attention and GELU, with gradients; `add_and_norm`, for evaluations alone, leads from a block to the next.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..dropout import GOLDEN, signed
-from ..kernels import jit, on, tl, triton, works
+from ..kernels import in_rows, jit, on, tl, triton, works
 
 PLACES = 64
 STREAM = 1  # of a block's masks, the one of its attention weights
@@ -39,7 +40,7 @@ def precision(device: torch.device, places: int, width: int, planes: int) -> str
     True
     """
     fits = places <= PLACES and width >= 2 * SIZE and width & (width - 1) == 0 and 2 * planes == width
-    if device.type != "cuda" or not fits or not works(device):
+    if not fits or not works(device):
         return None
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
@@ -330,13 +331,6 @@ def launch_gelu(kernel, product: Tensor, bias: Tensor | None, first: int, *given
         )  # fmt: skip
 
 
-def in_rows(product: Tensor) -> Tensor:
-    """Return ``product`` (E, B, T, …) with its places one stride apart, as a slice of a wider one has them."""
-    _, B, T, _ = product.shape
-    row = product.stride(2)
-    return product if product.stride() == (B * T * row, T * row, row, 1) else product.contiguous()
-
-
 @torch.library.custom_op("possym::mix", mutates_args=(), schema=f"(Tensor product, {GIVEN}) -> (Tensor, Tensor)")
 def mix(
     product: Tensor,
@@ -447,21 +441,20 @@ def gradient_of_inputs(ctx, asked, asked_active):
 mix.register_autograd(gradient_of_inputs, setup_context=keep_inputs)
 
 
-def add_and_norm(x: Tensor, dtype: torch.dtype, attended: Tensor | None = None, *brought: Tensor) -> Tensor:
+def add_and_norm(x: Tensor, dtype: torch.dtype, *brought: Tensor) -> Tensor:
     """Add to the residual stream what a block brought, in place, and return its LayerNorm without gain and bias.
 
     Args:
-        x: (E, B, T, C) float32, contiguous, as are the next two.
+        x: (E, B, T, C) float32, contiguous.
         dtype: of what is returned.
-        attended: (E, B, T, C); None adds nothing.
-        brought: the same of the MLP, and the bias of its members (E, C).
+        brought: nothing, or what attention and MLP brought, (E, B, T, C) and contiguous, and the MLP's bias (E, C).
     """
     E, B, T, C = x.shape
-    processed, bias = brought if brought else (x, x)
+    attended, processed, bias = brought or (x, x, x)
     normed = torch.empty_like(x, dtype=dtype)
     with on(x):
         norm_kernel[(E * triton.cdiv(B * T, 8),)](
-            x, x if attended is None else attended, processed, bias, normed, C, B * T, bias.stride(0),
-            ROWS=8, COLUMNS=triton.next_power_of_2(C), ADDING=attended is not None, num_warps=4,
+            x, attended, processed, bias, normed, C, B * T, bias.stride(0),
+            ROWS=8, COLUMNS=triton.next_power_of_2(C), ADDING=bool(brought), num_warps=4,
         )  # fmt: skip
     return normed

@@ -31,6 +31,7 @@ from ..errors import ConfigError, InputError, UnsupportedModelError, need
 from ..rope import frequencies
 from . import folding, fused
 from .ensemble import (
+    MASKS,
     Attend,
     Ensemble,
     Lookup,
@@ -124,15 +125,9 @@ class GPTJEnsemble(Ensemble):
 
         # Weights of all layers at once, in an order that lets the last layer split off what all places need.
         ordered = self.key, self.value, self.query, self.mlp_in
-        if folding.suits(self.key):
-            entry, entry_bias = folding.folded(self.norm_gain, self.norm_bias, dtype, *ordered)
-            entry_bias = entry_bias.unsqueeze(-2)
-        else:
-            entry = torch.cat(ordered, -1)  # (E, L, C, 7C) at mlp_ratio 4
-            entry_bias = self.norm_bias.unsqueeze(-2) @ entry  # (E, L, 1, 7C)
-            entry = (entry * self.norm_gain.unsqueeze(-1)).to(dtype)
-        entry = entry.unbind(1)
-        entry_bias = (entry_bias + F.pad(self.mlp_in_bias, (3 * C, 0)).unsqueeze(-2)).to(dtype).unbind(1)
+        entry, moved = folding.folded(self.norm_gain, self.norm_bias, dtype, *ordered)
+        entry = entry.unbind(1)  # (E, C, 7C) a layer at mlp_ratio 4
+        entry_bias = (moved + F.pad(self.mlp_in_bias, (3 * C, 0))).to(dtype).unsqueeze(-2).unbind(1)  # (E, 1, 7C)
         attention_output = folding.scaled(self.attention_output, grown**2, dtype).unbind(1)
         mlp_output = folding.scaled(self.mlp_output, grown, dtype).unbind(1)
         mlp_output_bias = (self.mlp_output_bias * grown).to(dtype).unsqueeze(-2).unbind(1)
@@ -278,9 +273,6 @@ def parameter_shapes(config: GPTJConfig) -> dict[str, tuple[int, ...]]:
         "head": (C, V),
         "head_bias": (V,),
     }
-
-
-MASKS = 3  # dropout masks a block
 
 
 def transformers_tensors(model: "GPTJForCausalLM") -> Iterator[tuple[tuple[str, int | None], Tensor]]:

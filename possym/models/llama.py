@@ -25,6 +25,7 @@ from ..dropout import kept, later
 from ..errors import UnsupportedModelError
 from . import fused
 from .ensemble import (
+    MASKS,
     Attend,
     Ensemble,
     Lookup,
@@ -224,9 +225,6 @@ class LlamaEnsemble(Ensemble):
             mlp_width=theirs.intermediate_size,
         )
         return cls.from_weights(config, read_from(transformers_tensors(model), cls.shapes(config)))
-
-
-MASKS = 3  # dropout masks a block
 
 
 def transformers_tensors(model: "LlamaForCausalLM") -> Iterator[tuple[tuple[str, int | None], Tensor]]:

@@ -1,6 +1,4 @@
-"""A norm's gain and bias in weights, by kernels on a GPU or in Triton's interpreter, against products."""
-
-import os
+"""A norm's gain and bias in weights, by kernels where they run, against products in float64."""
 
 import pytest
 import torch
@@ -8,12 +6,7 @@ import torch
 from possym.models import folding
 from possym.models.gptj import GPTJConfig, GPTJEnsemble
 
-INTERPRETED = folding.triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
-DEVICES = ["cpu"] * INTERPRETED + ["cuda"] * torch.cuda.is_available()
-DEVICES = pytest.mark.parametrize("device", DEVICES or [pytest.param("", marks=pytest.mark.skip("no GPU"))])
 
-
-@DEVICES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("width, columns", [(64, (64, 64, 64, 256)), (24, (24, 100, 8))])
 def test_values_and_gradients(device, dtype, width, columns):
@@ -34,26 +27,20 @@ def test_values_and_gradients(device, dtype, width, columns):
         assert (ours.double() - theirs).abs().max() <= 1e-6 * theirs.abs().max()
 
 
-@DEVICES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_scaling(device, dtype, monkeypatch):
+def test_scaling(device, dtype):
     source = torch.Generator().manual_seed(0)
     weight, asked = (torch.randn(2, 3, 24, 70, generator=source).to(device) for _ in range(2))
     weight.requires_grad_()
     asked = asked.to(dtype)
-
-    def run(kernels):
-        monkeypatch.setattr(folding, "suits", lambda x: kernels)
-        found = folding.scaled(weight, 1.25, dtype)
-        return found, torch.autograd.grad(found, weight, asked.mT.contiguous().mT)[0]
-
-    (found, slope), (plain, plain_slope) = run(True), run(False)
+    found = folding.scaled(weight, 1.1, dtype)
+    (slope,) = torch.autograd.grad(found, weight, asked.mT.contiguous().mT)
     assert found.dtype == dtype and slope.dtype == torch.float32
-    torch.testing.assert_close(found.float(), plain.float(), rtol=2**-7 if dtype == torch.bfloat16 else 0, atol=0)
-    assert torch.equal(slope, plain_slope)
+    last_bit = 2**-7 if dtype == torch.bfloat16 else 2**-23
+    torch.testing.assert_close(found.double(), 1.1 * weight.double(), rtol=last_bit, atol=0)
+    torch.testing.assert_close(slope.double(), 1.1 * asked.double(), rtol=last_bit, atol=0)
 
 
-@DEVICES
 def test_a_model_is_the_same_with_and_without_the_kernels(device, monkeypatch):
     model = GPTJEnsemble(GPTJConfig(20, layers=3, width=24, heads=2, init_std=0.3), [0, 1]).to(device)
     tokens = torch.randint(20, (2, 4, 9), generator=torch.Generator().manual_seed(0)).to(device)
@@ -61,10 +48,11 @@ def test_a_model_is_the_same_with_and_without_the_kernels(device, monkeypatch):
         model.norm_bias.copy_(model.norm_gain.cumsum(-1) / 24)
         model.norm_gain.copy_(2 - model.norm_bias)
 
-    def run(kernels):
-        monkeypatch.setattr(folding, "suits", lambda x: kernels)
+    def run():
         logits = model(tokens)
         return [logits, *torch.autograd.grad(logits.square().sum(), list(model.parameters()))]
 
-    for ours, plain in zip(run(True), run(False), strict=True):
+    found = run()
+    monkeypatch.setattr(folding, "suits", lambda x: False)
+    for ours, plain in zip(found, run(), strict=True):
         assert (ours - plain).abs().max() <= 1e-4 * plain.abs().max()

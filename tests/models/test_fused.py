@@ -1,29 +1,20 @@
-"""Attention of a block, by the kernel where there is a GPU, against turning, weighing and mixing place by place.
-
-Tests of the kernels alone also run without a GPU, in Triton's interpreter: TRITON_INTERPRET=1.
-"""
+"""Attention and GELU of a block, by kernels where they run, against turning, weighing and mixing place by place."""
 
 import cmath
 import math
-import os
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from possym.dropout import kept, keys_by_step
-from possym.models import fused
-from possym.models.ensemble import attention_of_block, tables
+from possym.kernels import works
+from possym.models import fused, gptj
+from possym.models.ensemble import attention_of_block
 from possym.models.gptj import GPTJConfig, GPTJEnsemble
 from possym.models.llama import LlamaConfig, LlamaEnsemble
 from possym.rope import frequencies
 from possym.training import generator
-
-DEVICES = pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
-
-INTERPRETED = fused.triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
-KERNELS = ["cpu"] * INTERPRETED + ["cuda"] * torch.cuda.is_available()
-KERNELS = pytest.mark.parametrize("device", KERNELS or [pytest.param("", marks=pytest.mark.skip("no GPU"))])
 
 
 def drawn(members, count, places, heads, width, dtype, device):
@@ -36,7 +27,7 @@ def drawn(members, count, places, heads, width, dtype, device):
 def attended(joint, keys, heads, width, layout, dropped):
     angles = frequencies(width).to(joint.device)
     precision = fused.precision(joint.device, joint.shape[2], width, len(angles))
-    assert (precision is None) == (joint.device.type == "cpu")
+    assert (precision is None) == (not works(joint.device))
     query = joint[..., 2 * heads * width :]
     return attention_of_block(
         joint, query, angles, heads=heads, layout=layout, dropped=dropped, keys=keys, attend=None, precision=precision
@@ -63,7 +54,6 @@ def by_place(joint, keys, heads, width, layout, dropped):
     return torch.stack(places, 2).flatten(-2)
 
 
-@DEVICES
 @pytest.mark.parametrize("places, heads, width", [(17, 1, 128), (2, 2, 32), (16, 4, 32), (33, 2, 64)])
 @pytest.mark.parametrize(
     "dtype, layout, dropped",
@@ -90,7 +80,6 @@ def test_values_and_gradients(device, places, heads, width, dtype, layout, dropp
         assert (ours.detach().cpu().double() - theirs.detach()).abs().max() < bound * theirs.detach().abs().max()
 
 
-@DEVICES
 def test_the_masks_are_those_of_dropout(device):
     E, B, T, H, D = 2, 3, 17, 2, 32
     product, keys = drawn(E, B, T, H, D, torch.float32, device)
@@ -102,7 +91,6 @@ def test_the_masks_are_those_of_dropout(device):
     assert torch.equal(weights > 0, kept(keys, 1, (B, H, T, T), 0.4) & seen)
 
 
-@DEVICES
 @pytest.mark.parametrize("kind", [(GPTJConfig, GPTJEnsemble), (LlamaConfig, LlamaEnsemble)])
 def test_a_model_that_drops_and_learns_is_the_same_with_and_without_the_kernel(device, kind, monkeypatch):
     make, ensemble = kind
@@ -127,34 +115,39 @@ def test_sizes_that_the_kernel_does_not_take(places, width, planes, monkeypatch)
     assert fused.precision(torch.device("cuda"), places, width, planes) is None
 
 
-@KERNELS
-@pytest.mark.parametrize("places, heads, width, inner", [(17, 1, 128, 512), (9, 2, 32, 200), (33, 2, 64, 0)])
-@pytest.mark.parametrize("dtype, layout", [(torch.float32, "half"), (torch.bfloat16, "interleaved")])
-def test_the_bias_is_added_and_gelu_taken_where_the_product_is_read(device, places, heads, width, inner, dtype, layout):
-    E, B, C, dropped = 2, 3, heads * width, 0.1
+@pytest.mark.parametrize("places, heads, width, inner", [(17, 1, 128, 512), (9, 2, 32, 200), (33, 2, 64, 8)])
+@pytest.mark.parametrize("dtype, dropped", [(torch.float32, 0.0), (torch.float32, 0.1), (torch.bfloat16, 0.1)])
+def test_a_block_of_gptj_has_values_and_gradients_of_float64(device, places, heads, width, inner, dtype, dropped):
+    E, B, C = 2, 3, heads * width
     source = torch.Generator().manual_seed(places)
-    product = torch.randn(E, B, places, 3 * C + inner, generator=source).to(device, dtype).requires_grad_()
-    bias = torch.randn(E, 2, 3 * C + inner, generator=source).to(device, dtype)[:, 1].requires_grad_()
-    keys = keys_by_step([generator(seed, "dropout") for seed in range(E)], 1)[0].to(device)
-    turns = tables(places, frequencies(width).to(device))
-    found = fused.mix(product, bias, *turns, keys, heads, dropped, layout == "half", "tf32x3")
-    asked = [torch.randn(each.shape, generator=source).to(each) for each in found]
-    slopes = torch.autograd.grad(found, (product, bias), asked)
-    exact = [each.detach().cpu().double().requires_grad_() for each in (product, bias)]
-    joint = exact[0] + exact[1][:, None, None]
-    expected = (
-        by_place(joint[..., : 3 * C], keys.cpu(), heads, width, layout, dropped),
-        F.gelu(joint[..., 3 * C :], approximate="tanh"),
-    )
-    exact_slopes = torch.autograd.grad(expected, exact, [each.cpu().double() for each in asked])
+    shapes = [(E, C, 3 * C + inner), (E, 2, 1, 3 * C + inner), (E, C, C), (E, inner, C), (E, 1, C)]
+    weights = [(torch.randn(shape, generator=source) / shape[-2] ** 0.5).to(device, dtype) for shape in shapes]
+    weights[1] = weights[1][:, 1]  # as one layer's among those of all
+    x = torch.randn(E, B, places, C, generator=source).to(device)
+    given = [each.requires_grad_() for each in (x, *weights)]
+    keys = keys_by_step([generator(seed, "dropout") for seed in range(E)], 1)[0].to(device) if dropped else None
+    found = gptj.block(
+        x, tuple(given[1:3]), tuple(given[3:]), frequencies(width).to(device), heads=heads, cut=False,
+        dropped=dropped, keys=keys, attend=None, precision=fused.precision(x.device, places, width, width // 2),
+    )  # fmt: skip
+    x, entry, bias, attention, mlp, mlp_bias = exact = [each.detach().cpu().double().requires_grad_() for each in given]
+    joint = torch.einsum("ebtc,eco->ebto", F.layer_norm(x, (C,)), entry) + bias[:, None]
+    keys = keys.cpu() if dropped else None
+    mixed = by_place(joint[..., : 3 * C], keys, heads, width, "interleaved", dropped)
+    active = F.gelu(joint[..., 3 * C :], approximate="tanh")
+    brought = [torch.einsum("ebti,eic->ebtc", *each) for each in ((mixed, attention), (active, mlp))]
+    brought[1] = brought[1] + mlp_bias[:, None]
+    if dropped:
+        brought = [each * kept(keys, stream, (B, places, C), dropped) for stream, each in enumerate(brought, 2)]
+    expected = x + sum(brought)
+    asked = torch.randn(found.shape, generator=source)
+    slopes = torch.autograd.grad(found, given, asked.to(found))
+    exact_slopes = torch.autograd.grad(expected, exact, asked.double())
     bound = 2e-2 if dtype == torch.bfloat16 else 1e-5
-    for ours, theirs in zip((*found, *slopes), (*expected, *exact_slopes), strict=True):
-        assert ours.dtype == dtype
-        if ours.numel():
-            assert (ours.detach().cpu().double() - theirs.detach()).abs().max() < bound * theirs.detach().abs().max()
+    for ours, theirs in zip((found, *slopes), (expected, *exact_slopes), strict=True):
+        assert (ours.detach().cpu().double() - theirs.detach()).abs().max() < bound * theirs.detach().abs().max()
 
 
-@KERNELS
 @pytest.mark.parametrize("all_places", [False, True])
 def test_an_evaluation_is_the_same_with_and_without_the_kernels(device, all_places, monkeypatch):
     config = GPTJConfig(20, layers=3, width=96, heads=3, dropout=0.2, init_std=0.3)
@@ -166,10 +159,11 @@ def test_an_evaluation_is_the_same_with_and_without_the_kernels(device, all_plac
     tokens = torch.randint(20, (2, 3, 9), generator=torch.Generator().manual_seed(0)).to(device)
 
     @torch.no_grad()
-    def run(precision):
-        monkeypatch.setattr(fused, "precision", lambda *sizes: precision)
+    def run():
         return [model(tokens, all_places=all_places), *model.trace(tokens)]
 
-    for ours, plain in zip(run("tf32x3"), run(None), strict=True):
+    found = run()
+    monkeypatch.setattr(fused, "precision", lambda *sizes: None)
+    for ours, plain in zip(found, run(), strict=True):
         assert ours.shape == plain.shape and ours.dtype == plain.dtype
         assert (ours - plain).abs().max() <= 1e-4 * plain.abs().max()

@@ -25,8 +25,6 @@ from possym.theory.audit import sequences
 from possym.theory.statements_p1 import pair_margins
 from possym.theory.statements_p2 import letter_vocabulary, number_vocabulary
 
-DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-
 
 def slow_index(tokens, values):
     result = list(tokens)
@@ -46,7 +44,6 @@ def slow_retrieval(tokens, left, right):
     return found.pop() if len(found) == 1 else None
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("theta", [0.8, 0.866, 1.0])
 def test_t_index_is_index_on_every_valid_sequence(device, theta):
     for length in (2, 3, 4, 5):
@@ -58,7 +55,6 @@ def test_t_index_is_index_on_every_valid_sequence(device, theta):
         assert torch.equal(index(tokens, values), answers)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_t_index_up_to_length_300(device):
     generator = torch.Generator().manual_seed(0)
     for length in (17, 100, 300):
@@ -71,7 +67,6 @@ def test_t_index_up_to_length_300(device):
         assert answers.tolist() == [slow_index(row, values.tolist()) for row in tokens.tolist()]
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("alphabet", "integers", "longest"), [(2, 1, 4), (2, 2, 4), (3, 1, 3)])
 def test_t_retrieval_is_retrieval_on_every_proper_sequence(device, alphabet, integers, longest):
     left, right = letter_vocabulary(alphabet, integers)
@@ -86,7 +81,6 @@ def test_t_retrieval_is_retrieval_on_every_proper_sequence(device, alphabet, int
             assert answer is None or got == answer == function
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_t_retrieval_at_length_100(device):
     generator = torch.Generator().manual_seed(0)
     left, right = letter_vocabulary(8, 8)
