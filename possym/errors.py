@@ -90,7 +90,7 @@ def need_room(count: int, /, **sizes: int) -> None:
     if wanted > there:
         given = ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
         raise InputError(
-            f"{given}: this asks for {wanted:,.3g} GB of memory at once, and this machine has {there:,.0f} GB: "
+            f"{given}: this asks for {wanted:,.3g} GB of memory at once, and this machine has {there:,.1f} GB: "
             f"give {'smaller numbers' if len(sizes) > 1 else 'a smaller number'}"
         )
 

@@ -127,7 +127,11 @@ class Call:
 
         Returns None where the module is told no places, so that nothing can rotate.
         """
+        from transformers import Cache
+
         given = {k: copy.copy(v) if hasattr(v, "keys") else v for k, v in self.session.inputs[self.module].items()}
+        # A cache would keep the keys of every replay.
+        given |= {name: None for name, value in given.items() if isinstance(value, Cache)}
         embeddings = given.get("position_embeddings")
         if embeddings is not None:
             if isinstance(embeddings, Tensor):
@@ -289,6 +293,8 @@ def attached(model: nn.Module, on_call: OnCall) -> Iterator[Session]:
             module.training = flag
 
     with ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:  # a compiled model runs as it is written: compiled, it hears no listener
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.callback(session.inputs.clear)
         stack.callback(session.memory.clear)
         stack.callback(set_training, True)
@@ -339,7 +345,9 @@ def listening(session: Session, module: nn.Module) -> Callable:
 
 def all_configs(modules: list[nn.Module]) -> dict:
     """Return the configs of a model's modules and of all their parts, by identity."""
-    found, waiting = {}, [m.config for m in modules if hasattr(vars(m).get("config"), "sub_configs")]
+    # To look for what a module has not is slow, so only those are asked that have a config or a property of that name.
+    holders = (m for m in modules if "config" in vars(m) or hasattr(type(m), "config"))
+    found, waiting = {}, [m.config for m in holders if hasattr(getattr(m, "config", None), "sub_configs")]
     while waiting:
         config = waiting.pop()
         if config is None or id(config) in found:

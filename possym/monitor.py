@@ -381,7 +381,11 @@ def read_steps(steps: Sequence[int]) -> list[int]:
     [0, 10, 20]
     """
     need(steps, (list, tuple, range), "steps")
-    need_room(len(steps), **{"the number of steps": len(steps)})
+    try:
+        count = len(steps)
+    except OverflowError:
+        raise InputError(f"steps = {steps!r}: give fewer") from None
+    need_room(count, **{"the number of steps": count})
     for step in steps:
         need(step, int, "a step of steps")
     if not len(steps) or list(steps) != sorted(set(steps)) or steps[0] < 0:

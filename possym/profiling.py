@@ -223,8 +223,9 @@ def profile(
     Args:
         model: a causal transformers model with rotary position embedding. One too large for a card may be spread over
             several, and over CPU memory and disk, by transformers' ``device_map``.
-        prompts: a list of strings, of chats (lists of ``{"role": …, "content": …}``) or of token ids (lists or
-            tensors); a tensor (n, T); a tokenizer's output (padding is taken off). One alone need not be in a list.
+        prompts: a list of strings, of chats (lists of ``{"role": …, "content": …}``) or of token ids (lists,
+            arrays or tensors); a tensor (n, T); a tokenizer's output (padding is taken off). One alone need not
+            be in a list.
         tokenizer: needed for strings and chats.
         blocks: what changes places: ``"tokens"``, ``"sentences"`` (strings and chats only), a list of (start, stop)
             for all prompts, or such a list for each prompt. Blocks end before the query.
@@ -515,7 +516,7 @@ def read_prompt(number: int, prompt: Any, tokenizer: Any) -> Text:
             return Text(list(tokenizer(text, add_special_tokens=special)["input_ids"]))
         encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
         return Text(list(encoded["input_ids"]), sentence_spans(text, encoded["offset_mapping"]))
-    ids = prompt.tolist() if isinstance(prompt, Tensor) else prompt
+    ids = prompt.tolist() if isinstance(prompt, (Tensor, np.ndarray)) else prompt
     found = list(ids) if isinstance(ids, (list, tuple)) else [None]
     if not all(type(token) is int and 0 <= token < 2**63 for token in found):
         found = [as_whole(token) for token in found]

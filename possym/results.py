@@ -375,7 +375,8 @@ def known_device(name: str) -> torch.device | None:
         device = torch.device(name) if isinstance(name, str) else None
     except (RuntimeError, TypeError):
         device = None
-    if device is None or device.type not in ("cpu", "cuda"):
+    # A number past 127 wraps around in torch: 'cuda:256' would be the first device.
+    if device is None or str(device) != name or (device.type != "cuda" and name != "cpu"):
         raise ConfigError(f"device = {name!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'")
     return device
 

@@ -356,6 +356,50 @@ def test_later_tokens_never_reach_the_query(family):
     torch.testing.assert_close(first, second, atol=1e-6, rtol=0)
 
 
+class Wrapped(torch.nn.Module):
+    """A model within another module that hands on token ids alone, so that the model keeps a cache."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner = model
+
+    @property
+    def config(self):
+        return self.inner.config
+
+    def get_input_embeddings(self):
+        return self.inner.get_input_embeddings()
+
+    def forward(self, input_ids):
+        return self.inner(input_ids)
+
+
+def with_config_as_property(model):
+    """Move every config out of its module's attributes, behind a property of its class."""
+    for module in model.modules():
+        if config := vars(module).pop("config", None):
+            body = {"config": property(lambda self, config=config: config), "__module__": type(module).__module__}
+            module.__class__ = type(type(module).__name__, (type(module),), body)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
+@pytest.mark.parametrize(
+    "dress", [Wrapped, with_config_as_property, lambda model: torch.compile(model, backend="eager")],
+    ids=["wrapped", "property", "compiled"],
+)  # fmt: skip
+def test_a_model_in_another_dress_is_read_as_it_is_without(dress):
+    tokens = families.tokens()
+    expected = captured(families.build("llama"), tokens)
+    dressed = dress(families.build("llama"))
+    if isinstance(dressed, torch._dynamo.OptimizedModule):
+        dressed(tokens)
+    found = captured(dressed, tokens)
+    assert found.keys() == expected.keys()
+    for layer, inputs in found.items():
+        torch.testing.assert_close(inputs.relocated_logits(), expected[layer].relocated_logits(), atol=1e-5, rtol=1e-5)
+
+
 def test_the_models_own_implementation_does_not_matter():
     tokens = families.tokens()
     eager, sdpa = (captured(families.build("qwen2", attention=a), tokens) for a in ("eager", "sdpa"))

@@ -131,7 +131,8 @@ def test_every_form_of_a_prompt_gives_the_same_scores():
     padded = words(texts, padding=True, return_tensors="pt")
     assert padded["input_ids"][1, 0] == 0
     tensors, arrays = [torch.tensor(row) for row in ids], words(texts, padding=True, return_tensors="np")
-    for prompts in (texts, tuple(texts), np.array(texts), tensors, padded, arrays, words(texts)):
+    rows = [row.numpy() for row in tensors]
+    for prompts in (texts, tuple(texts), np.array(texts), tensors, rows, padded, arrays, words(texts)):
         pd.testing.assert_frame_equal(profile(model, prompts, tokenizer=words).heads, expected)
     alone = expected[expected.prompt == 0]
     one = torch.tensor(ids[0])

@@ -282,7 +282,7 @@ def test_bad_arguments_are_refused():
         results.load(3)
 
 
-@pytest.mark.parametrize("name", ["tpu", "gpu!", "cuda:99", 3, None, ["cpu"]])
+@pytest.mark.parametrize("name", ["tpu", "gpu!", "cuda:99", "cuda:255", "cuda:256", "cpu:3", 3, None, ["cpu"]])
 def test_impossible_devices_are_refused(name):
     with pytest.raises(ConfigError, match="device = "):
         results.choose_device(name)

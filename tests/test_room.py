@@ -1,5 +1,8 @@
 """Sizes beyond what memory holds are refused by name before anything of that size is made, wherever users give one."""
 
+import functools
+import itertools
+
 import pandas as pd
 import pytest
 import torch
@@ -96,10 +99,35 @@ def test_every_size_of_every_study_is_refused_when_it_is_configured(study, size)
 
 
 def test_what_memory_holds_is_made_and_what_it_does_not_hold_is_not(monkeypatch):
+    with monkeypatch.context() as small:
+        small.setattr(errors, "memory", lambda: 4 * 10**8)
+        with pytest.raises(InputError, match=r"asks for 0.64 GB of memory at once, and this machine has 0.4 GB"):
+            errors.need_room(8 * 10**7, n=10**7)
     monkeypatch.setattr(errors, "memory", lambda: 8 * 2 * 17 * 100)
     assert len(NumberTask().sample(100).tokens) == 100
     with pytest.raises(InputError, match="n = 101, length = 17: .* smaller numbers"):
         NumberTask().sample(101)
+
+
+def peak(call):
+    """The most bytes of tensors at once while a call runs."""
+    with torch.profiler.profile(profile_memory=True) as seen:
+        found = call()
+    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    assert found is not None and events
+    return max(itertools.accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+
+
+@pytest.mark.parametrize("size", [(5000, 17), (1, 60_000)])
+@pytest.mark.parametrize("task", TASKS)
+def test_no_task_is_refused_that_memory_holds(task, size, monkeypatch):
+    n, length = size
+    if n == 1 and task in (IndexTask, RetrievalTask):
+        pytest.skip("its length is bounded")
+    call = functools.partial(task().sample, n, length=length)
+    most = peak(call)
+    monkeypatch.setattr(errors, "memory", lambda: most)
+    call()
 
 
 def test_sequences_too_long_for_a_table_of_pairs_are_refused(monkeypatch):
@@ -113,6 +141,11 @@ def test_sequences_too_long_for_a_table_of_pairs_are_refused(monkeypatch):
 
 def test_a_forecast_holds_no_length():
     assert generalization.forecast(MODEL, NumberTask(), 2**40, WINDOWS, SOURCE).isfinite().all()
+
+
+def test_a_range_of_steps_that_has_no_length_is_refused():
+    with pytest.raises(InputError, match=r"steps = range\(0, 9223372036854775808\): give fewer"):
+        HeadScoreCallback([[3, 14, 15]], steps=range(2**63))
 
 
 def test_a_machine_that_does_not_say_its_memory_is_taken_to_have_enough(monkeypatch):

@@ -8,6 +8,7 @@ import pandas as pd
 from IPython.core.formatters import DisplayFormatter
 
 from possym import plots
+from possym.typography import typeset, typeset_html
 
 from .plots.drawn import draw, texts
 
@@ -31,6 +32,10 @@ def test_words_of_a_chart_are_typeset_and_its_data_are_not():
     chart = alt.Chart(data, title=alt.Title("-1 in 50%", subtitle="From -2")).mark_point()
     plots.enable()
     page = alt.renderers.get()(chart.encode(x=alt.X("share:Q", title="Step at 95% of -3")).to_dict())["text/html"]
+    chart = alt.Chart(alt.Data(values=data.to_dict("records"))).mark_point()
+    with alt.data_transformers.enable(consolidate_datasets=False):
+        within = alt.renderers.get()(chart.encode(x=alt.X("share:Q", title=["-1", "50%"])).to_dict())["text/html"]
+    assert '"text":"-1 to 5%"' in within and '"title":["−1","50\xa0%"]' in within
     for words in ("−1 in 50\xa0%", "From −2", '"title":"Step at 95\xa0% of −3"', '"text":"-1 to 5%"'):
         assert words in page
 
@@ -47,3 +52,21 @@ def test_tables_of_a_chapter_have_both(monkeypatch):
         assert "−" not in "".join(re.findall("<style.*?</style>", page, re.DOTALL))
     with pd.option_context("display.notebook_repr_html", False):
         assert "text/html" not in shell.display_formatter.format(SHARES)[0]
+
+
+def test_names_dates_ranges_flags_and_addresses_stay_as_they_are():
+    kept = "gpt-j-6b 2026-11-28 1-2 --flag --3 1e-4 %5d 10%d https://a.b/c1%20d https://a.b/-1 ../-2"
+    assert typeset(kept) == kept
+    assert typeset("50%-60%, (-1, -.5) [-2]") == "50\xa0%-60\xa0%, (−1, -.5) [−2]"
+
+
+def test_only_the_text_of_html_is_typeset():
+    kept = (
+        '<td title="a > -3 in 5%">', "<TD title='-3>' >", "<code>x[-1] % 5%</code>",
+        "<pre class=a>\n-3<code>-4</code>-5</pre>",
+        "<script>a = -3;</script>", "<STYLE>a {margin: -1px; width: 5%}</STYLE>", "<!-- -3 > -4 -->",
+        '<a href="b%20-3">',
+    )  # fmt: skip
+    for part in kept:
+        assert typeset_html(f"-1{part}-2") == f"−1{part}−2"
+    assert typeset_html("a < -3 &lt; -4") == "a < −3 &lt; −4"

@@ -219,8 +219,7 @@ def _render(spec: dict, **_) -> dict[str, str]:
     A title that is an expression becomes the parameter ``title``, which the script follows.
     """
     spec = _rounded(spec)
-    data = spec.pop("datasets", {})
-    spec = _typeset(spec) | {"datasets": data}
+    spec = _typeset(spec)
     spec.pop("$schema", None)
     title = spec.pop("title", None)
     if isinstance(title, dict) and isinstance(title["text"], dict):
@@ -257,15 +256,18 @@ def _rounded(spec: dict) -> dict:
 
 
 def _typeset(spec):
-    """A copy with its words typeset: titles, those of axes and legends too, and texts."""
+    """A copy with its words typeset: titles, those of axes and legends too, and texts; its data are as they are."""
     if isinstance(spec, list):
         return [_typeset(part) for part in spec]
     if not isinstance(spec, dict):
         return spec
-    return {
-        name: typeset(part) if name in ("title", "subtitle", "text") and isinstance(part, str) else _typeset(part)
-        for name, part in spec.items()
-    }
+    found = {name: part if name in ("data", "datasets") else _typeset(part) for name, part in spec.items()}
+    for name in found.keys() & {"title", "subtitle", "text"}:
+        if isinstance(found[name], str):
+            found[name] = typeset(found[name])
+        elif isinstance(found[name], list):  # lines
+            found[name] = [typeset(line) if isinstance(line, str) else line for line in found[name]]
+    return found
 
 
 def _script_json(spec: dict) -> str:

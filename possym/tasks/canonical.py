@@ -223,7 +223,7 @@ class RetrievalTask(_PairTask):
             generator,
             self.symbols + 1,
             "symbols do not repeat; for more, make the task with more",
-            held=8,
+            held=6,
         )
         drawn = _draw_answers(n, length, self.attributes, generator)
         keys = torch.rand(n, self.symbols, generator=generator, device=generator.device)
@@ -291,7 +291,7 @@ class PartialInductionTask(_PairTask):
         >>> PartialInductionTask().sample(3, length=128).tokens.shape
         torch.Size([3, 128])
         """
-        n, length, generator = _check_sample(n, hops, length, generator, None, "one pair and the query", held=8)
+        n, length, generator = _check_sample(n, hops, length, generator, None, "one pair and the query", held=6)
         device = generator.device
         drawn = _draw_answers(n, length, self.attributes, generator)
         place = drawn[1]

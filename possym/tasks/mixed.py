@@ -65,7 +65,7 @@ class MixedTask(Task):
         >>> task.decode(batch.tokens[:, -1]), (16 - batch.path[:, 1]).tolist(), task.decode(batch.answer)
         (['ga', 'h14'], [13, 14], ['aH', 'bC'])
         """
-        n, hops, length, generator = check_sample(n, hops, length, generator, held=8)
+        n, hops, length, generator = check_sample(n, hops, length, generator, held=5)
         device, size = generator.device, self.LETTERS
         hops, first, places, answer = draw_paths(n, hops, length, size * size, generator, kinds=2)
         step = torch.arange(MAX_HOPS, device=device)
