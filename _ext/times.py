@@ -49,7 +49,7 @@ def noted(results: Path, preset: str, study: str, key: str) -> str | float | Non
     manifest = results / study / preset / "manifest.json"
     try:
         return json.loads(manifest.read_text(encoding="utf-8"))[key]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
