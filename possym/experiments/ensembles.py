@@ -269,9 +269,8 @@ def kept_at(name: str, config: EnsembleConfig, device: torch.device) -> Path:
     settings = {field: getattr(config, field) for field in fields if field not in ("preset", "device", "tasks")}
     told = json.dumps({"task": name, "device": device.type, **settings}, sort_keys=True)
     package = Path(models.__file__).parents[1]
-    files = [
-        package / file for file in ("adamw.py", "dropout.py", "rope.py", "training.py", "experiments/ensembles.py")
-    ]
+    modules = "adamw", "dropout", "kernels", "rope", "training", "experiments/ensembles"
+    files = [package / f"{module}.py" for module in modules]
     files += sorted((package / "models").glob("*.py")) + sorted((package / "tasks").glob("*.py"))
     code = b"".join(file.read_bytes() for file in files)
     digest = hashlib.sha256(told.encode() + code).hexdigest()[:16]
