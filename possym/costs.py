@@ -16,12 +16,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from .capture import TOGETHER
 from .errors import InputError, as_whole, need
 from .models.gptj import GPTJConfig
+from .profiling import MATRIX_ENTRIES
 
 PARTS = ("forward", "capture", "heads", "planes")
-KEY_NUMBERS = 2**24  # in the keys of layers that `possym.capture` takes together, one layer at least
-MATRIX_ENTRIES = 2**27  # of relocated logits that `possym.profiling` makes at once on a GPU, one head at least
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def profile_bytes(shape: Shape, tokens: int) -> dict[str, int]:
     at_once = min(shape.heads, max(1, MATRIX_ENTRIES // (N * N)))
     mixed = (shape.heads + 2 * shape.key_heads) * shape.head_width
     keys = T * shape.key_heads * shape.head_width
-    keys *= min(shape.layers, max(1, KEY_NUMBERS // keys))
+    keys *= min(shape.layers, max(1, TOGETHER // keys))
     return {
         "weights": 2 * shape.weights,
         "attention": 2 * T * (2 * shape.width + mixed),

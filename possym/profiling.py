@@ -31,6 +31,7 @@ TABLES = ("heads", "frequencies", "prompts", "coverage")
 HEAD_VALUES = ("positional", "symbolic", "entropy", "variance", "bound", "moved")
 FREQUENCY_VALUES = ("positional", "symbolic", "entropy", "logit_norm", "angle")
 TOKENS_AT_ONCE = 4096
+MATRIX_ENTRIES = 2**27  # of relocated logits at once on a GPU, those of one head at least
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -322,7 +323,7 @@ class Rows:
         seen = None if spans is None else seen_blocks(spans, inputs.moved)
         enough = count >= 2 and (seen is None or len(seen) >= 2)
         # Entries of matrices and of vectors at once: what a GPU has memory for, what a CPU's cache holds.
-        whole, vectors = (2**27, 2**23) if inputs.keys.is_cuda else (2**19 * threads, 2**13 * threads)
+        whole, vectors = (MATRIX_ENTRIES, 2**23) if inputs.keys.is_cuda else (2**19 * threads, 2**13 * threads)
         values = inputs.query.new_full((*shape, len(HEAD_VALUES)), torch.nan)
         values[..., -1] = count
         if enough:
