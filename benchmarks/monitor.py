@@ -1,7 +1,7 @@
 """What watching the heads costs a training: the callback at its default schedule, in a real transformers Trainer.
 
 A small Llama trains on pieces of Python's own documentation, one byte a token, once as it is and once with
-`possym.monitor.HeadScoreCallback` on eight held-out pieces, in alternation. A row is a pair of runs:
+`possym.profiling.monitor.HeadScoreCallback` on eight held-out pieces, in alternation. A row is a pair of runs:
 
 - *scoring_of_training*: seconds in the callback, set-up included, over seconds in updates, as the callback counts them;
 - *wall_with*, *wall_without*: seconds of ``trainer.train()`` by the clock, with what the machine did besides;
@@ -17,7 +17,7 @@ from common import parser, report, synchronize
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer, TrainingArguments
 
-from possym.monitor import HeadScoreCallback
+from possym.profiling.monitor import HeadScoreCallback
 from possym.results import choose_device
 from possym.tasks.text import byte_pieces
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from common import parser, positive, report
 
-from possym.devices import devices_of
-from possym.experiments.ensembles import train
 from possym.experiments.learning_dynamics import Config
+from possym.experiments.trained import train
 from possym.results import choose_device
+from possym.results.devices import devices_of
 
 
 def measure(config: Config, devices: list[torch.device]) -> tuple[float, float]:

@@ -22,12 +22,12 @@ from common import median_ms, parser, report
 from torch import Tensor
 from transformers import GPTJForCausalLM
 
-from possym.models.gptj import GPTJConfig, GPTJEnsemble
+from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
+from possym.ensembles.training import generator
 from possym.results import choose_device
 from possym.rope import rotate
 from possym.scores import relocated_logits, swap_scores
 from possym.tasks import NumberTask
-from possym.training import generator
 
 TEMPERATURE = 1e-4
 

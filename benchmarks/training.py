@@ -16,12 +16,12 @@ from common import median_ms, parser, positive, report, synchronize
 from torch import Tensor
 from transformers import GPTJForCausalLM
 
-from possym.experiments.ensembles import accuracy_by_hops, stack
+from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
+from possym.ensembles.training import TokenTable, Trainer, TrainingConfig, generator, training_dtype
 from possym.experiments.learning_dynamics import score_heads, score_variants
-from possym.models.gptj import GPTJConfig, GPTJEnsemble
+from possym.experiments.trained import accuracy_by_hops, stack
 from possym.results import choose_device
 from possym.tasks import NumberTask
-from possym.training import TokenTable, Trainer, TrainingConfig, generator, training_dtype
 
 SEGMENTS = 7  # the first is not counted
 

@@ -1,13 +1,15 @@
 """Positional and symbolic attention heads in RoPE transformers.
 
-``possym.profile`` scores the heads of a language model, ``possym.monitor`` while it trains. ``possym.rope`` and
+``possym.profile`` scores the heads of a language model, ``possym.profiling.monitor`` while it trains. ``possym.rope``
+and
 ``possym.scores`` hold the metric, ``possym.theory`` the constructions of the papers, ``possym.tasks`` the data,
-``possym.models`` and ``possym.training`` the ensembles, ``possym.experiments`` the studies that the book shows.
+``possym.models`` and ``possym.ensembles.training`` the ensembles, ``possym.experiments`` the studies that the book
+shows.
 """
 
 from importlib import import_module
 
-from .errors import (
+from possym.errors import (
     ConfigError,
     DeviceError,
     EndpointError,
@@ -34,9 +36,9 @@ __all__ = [
 def __getattr__(name: str):
     # Loaded on first use: torch and pandas take a second, and errors alone need neither.
     if name in ("Profile", "profile"):
-        from . import profiling
+        from possym import profiling
 
         return getattr(profiling, name)
     if name == "monitor":
-        return import_module(".monitor", __name__)
+        return import_module(".profiling.monitor", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

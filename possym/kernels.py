@@ -7,8 +7,9 @@
 - `head_sums` reads relocated logits once, both triangles together.
 - `plane_sums` never sees a matrix: a single plane's relocated logits are products of two short vectors.
 
-`jit`, `on`, `works` and `in_rows` serve every other file of kernels too: `possym.adamw`, `possym.models.folding` and
-`possym.models.fused`.
+`jit`, `on`, `works` and `in_rows` serve every other file of kernels too: `possym.ensembles.adamw`,
+`possym.ensembles.folding` and
+`possym.ensembles.fused`.
 """
 
 from __future__ import annotations

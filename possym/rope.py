@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from .errors import InputError, as_real, as_whole, need
+from possym.errors import InputError, as_real, as_whole, need
 
 LAYOUTS = ("interleaved", "half")
 WIDEST = 2**20  # dimensions of a head; beyond any model's, and still cheap to list

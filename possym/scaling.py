@@ -14,8 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-from .errors import InputError, as_real, need
-from .rope import frequencies
+from possym.errors import InputError, as_real, need
+from possym.rope import frequencies
 
 
 def linear(dim: int, base: float = 10000.0, factor: float = 8.0) -> Tensor:

@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import kernels
-from .errors import InputError, need
-from .rope import as_complex, as_float, as_positions, check_planes
+from possym import kernels
+from possym.errors import InputError, need
+from possym.rope import as_complex, as_float, as_positions, check_planes
 
 
 class Scores(NamedTuple):

@@ -8,13 +8,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import possym
-from possym import heads, rope, scaling, theory
+from possym import rope, scaling, theory
+from possym.capture.edits import edited_frequencies
+from possym.capture.known_heads import repeated_tokens
+from possym.ensembles import last_place as heads
+from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
+from possym.ensembles.training import generator
 from possym.errors import InputError, as_real, as_whole, need
-from possym.known_heads import repeated_tokens
-from possym.models.gptj import GPTJConfig, GPTJEnsemble
-from possym.surgery import edited_frequencies
 from possym.tasks import IndexTask, NumberTask, PartialInductionTask, RetrievalTask
-from possym.training import generator
 
 HUGE = 10**30
 BEYOND = 10**400  # more than a float holds

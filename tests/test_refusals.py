@@ -7,16 +7,20 @@ import pytest
 import torch
 
 import possym
-from possym import claims, dynamics, explorers, heads, scaling, sensitivity, theory
+from possym import claims, scaling, theory
+from possym.ensembles import explorer as explorers
+from possym.ensembles import last_place as heads
+from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
+from possym.ensembles.training import TokenTable, Trainer, TrainingConfig, clip_factor, generator, learning_rates
 from possym.errors import InputError
 from possym.experiments import learning_dynamics
+from possym.experiments.learning_dynamics import summaries as dynamics
 from possym.models import hub
-from possym.models.gptj import GPTJConfig, GPTJEnsemble
-from possym.published import published
+from possym.profiling import sensitivity
 from possym.results import Study, save
+from possym.results.published import published
 from possym.rope import planes
 from possym.tasks import LetterTask, NumberTask
-from possym.training import TokenTable, Trainer, TrainingConfig, clip_factor, generator, learning_rates
 
 SIZES = GPTJConfig(vocabulary_size=136, layers=2, width=8)
 MODEL = GPTJEnsemble(SIZES, [0])

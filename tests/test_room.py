@@ -7,11 +7,14 @@ import pandas as pd
 import pytest
 import torch
 
-from possym import ConfigError, InputError, errors, generalization, margins, statistics, theory
+from possym import ConfigError, InputError, errors, theory
+from possym.capture.known_heads import repeated_tokens
+from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.experiments.__main__ import studies
-from possym.known_heads import repeated_tokens
-from possym.models.gptj import GPTJConfig, GPTJEnsemble
-from possym.monitor import HeadScoreCallback
+from possym.experiments.canonical import margins
+from possym.experiments.generalization import names as generalization
+from possym.profiling import statistics
+from possym.profiling.monitor import HeadScoreCallback
 from possym.tasks import IndexTask, LetterTask, NumberTask, PartialInductionTask, RetrievalTask
 from possym.tasks.counterfactual import KINDS, conflicts
 from possym.tasks.mixed import MixedTask

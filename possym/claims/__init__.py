@@ -11,28 +11,26 @@ from urllib.parse import urlencode
 
 import pandas as pd
 
-from ..errors import InputError, ResultsError, need
-from ..published import papers
-from ..results import Study, load_or_run, result_folder
-from ..typography import typeset
-from . import (
-    canonical,
-    generality,
-    generalization,
-    heads,
-    learning,
-    length_elsewhere,
-    mechanism,
-    onehop,
-    real,
-    tasks,
-    theory,
-    unreached,
-)
-from .claim import OWN, VERDICTS, Claim, Measurement
-from .figures import link
-from .page import Browser
-from .table import SYMBOLS, Table, anchor, badge
+from possym.charts.typography import typeset
+from possym.claims.figures import link
+from possym.claims.page import Browser
+from possym.claims.table import SYMBOLS, Table, anchor, badge
+from possym.errors import InputError, ResultsError, need
+from possym.experiments.canonical import claims as canonical
+from possym.experiments.claim import OWN, VERDICTS, Claim, Measurement
+from possym.experiments.generality import claims as generality
+from possym.experiments.generalization import claims as generalization
+from possym.experiments.learning_dynamics import claims as learning
+from possym.experiments.length_elsewhere import claims as length_elsewhere
+from possym.experiments.mechanism import claims as mechanism
+from possym.experiments.multihop_tasks import claims as tasks
+from possym.experiments.one_hop import claims as onehop
+from possym.experiments.real_models import claims as real
+from possym.experiments.real_models import unreached_claims as unreached
+from possym.experiments.scoring import claims as heads
+from possym.experiments.theory import claims as theory
+from possym.results import Study, load_or_run, result_folder
+from possym.results.published import papers
 
 __all__ = [
     "CLAIMS", "VERDICTS", "Browser", "Claim", "Measurement", "Table", "browser", "finding", "ledger", "studies",
@@ -149,7 +147,7 @@ def what_holds(chapter: str, studies: Mapping[str, Study] | None = None) -> Tabl
     """Return a chapter's claims as a table: claim with its criterion, where, paper's value, measured, verdict.
 
     Each row links to the claim's row on the ledger's page. An executed notebook keeps the same as data, with what made
-    it, for `possym.gallery` to join.
+    it, for `possym.sweeps.gallery` to join.
 
     Args:
         chapter: a chapter's file name without ending.

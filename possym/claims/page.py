@@ -4,8 +4,8 @@ import html
 
 import pandas as pd
 
-from .claim import VERDICTS
-from .table import SYMBOLS, Table, anchor
+from possym.claims.table import SYMBOLS, Table, anchor
+from possym.experiments.claim import VERDICTS
 
 FILTERS = ("paper", "verdict", "chapter")
 # Shows the rows that every filter lets through, says how many, and keeps the choice in the address, so that Back

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from ..typography import typeset_html
-from .claim import VERDICTS
+from possym.charts.typography import typeset_html
+from possym.experiments.claim import VERDICTS
 
 SYMBOLS = dict(zip(VERDICTS, "●◐○–", strict=True))
 TABULAR = "application/vnd.dataresource+json"  # the Frictionless standard's type for a table in a notebook

@@ -12,9 +12,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from .. import experiments
-from ..errors import ConfigError, PossymError
-from ..results import load_or_run, provenance_line, result_folder
+from possym import experiments
+from possym.errors import ConfigError, PossymError
+from possym.results import load_or_run, provenance_line, result_folder
 
 
 def studies() -> dict[str, ModuleType]:

@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 import filelock
 from tqdm import tqdm
 
-from ..errors import EndpointError, InputError, ResultsError, UnsupportedModelError, need
-from ..results import atomic_write, writing
-from ..tasks.batch import check_count
-from .runners import Reply, check_texts
+from possym.errors import EndpointError, InputError, ResultsError, UnsupportedModelError, need
+from possym.models.runners import Reply, check_texts
+from possym.results import atomic_write, writing
+from possym.tasks.batch import check_count
 
 CHARACTERS_A_TOKEN = 2  # a sequence "k q a" is a token every second character, and prose has fewer
 ROUNDS = 3

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..errors import InputError, ResultsError, UnsupportedModelError, need
-from ..results import cache_root, sha256
-from ..scratch import scratch
+from possym.errors import InputError, ResultsError, UnsupportedModelError, need
+from possym.results import cache_root, sha256
+from possym.results.scratch import scratch
 
 DEFAULT = "SmolLM2-135M-Instruct"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from ..tasks.binding import ATTRIBUTES, INTRODUCTION, NAMES, QUESTION, STATEMENT
-from ..tasks.text import natural_text
+from possym.tasks.binding import ATTRIBUTES, INTRODUCTION, NAMES, QUESTION, STATEMENT
+from possym.tasks.text import natural_text
 
 WORDS = 400
 SIZES = dict(

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import torch
 from tqdm import tqdm
 
-from ..errors import InputError, UnsupportedModelError, need
-from ..tasks.batch import check_count
+from possym.errors import InputError, UnsupportedModelError, need
+from possym.tasks.batch import check_count
 
 
 class Reply(NamedTuple):

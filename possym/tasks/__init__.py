@@ -1,10 +1,10 @@
 """Synthetic tasks: each draws a balanced `Batch`, knows the path to its answers and solves itself."""
 
-from .batch import Batch
-from .canonical import IndexTask, PartialInductionTask, RetrievalTask
-from .mixed import MixedTask
-from .multihop import LetterTask, NumberTask
-from .onehop import OneHop, OneHopTask
+from possym.tasks.batch import Batch
+from possym.tasks.canonical import IndexTask, PartialInductionTask, RetrievalTask
+from possym.tasks.mixed import MixedTask
+from possym.tasks.multihop import LetterTask, NumberTask
+from possym.tasks.onehop import OneHop, OneHopTask
 
 __all__ = [
     "Batch",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import InputError, as_whole
+from possym.errors import InputError, as_whole
 
 
 class Batch(NamedTuple):

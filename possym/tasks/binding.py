@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need_room
-from .batch import check_count, check_generator, check_sequences
+from possym.errors import InputError, need_room
+from possym.tasks.batch import check_count, check_generator, check_sequences
 
 INTRODUCTION = "Here is what everyone likes."
 STATEMENT = " {name} likes {attribute}."

@@ -7,8 +7,8 @@ answers' values: counts differ by at most one.
 import torch
 from torch import Tensor
 
-from ..errors import need_room
-from .batch import (
+from possym.errors import need_room
+from possym.tasks.batch import (
     Batch,
     Task,
     balanced,

@@ -20,9 +20,9 @@ Sequences of the last four lie off the training distribution: no drawn answer st
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need, need_room
-from .batch import Batch, check_count, check_generator
-from .multihop import PRE_TARGETS, TARGETS, WINDOW, LetterTask
+from possym.errors import InputError, need, need_room
+from possym.tasks.batch import Batch, check_count, check_generator
+from possym.tasks.multihop import PRE_TARGETS, TARGETS, WINDOW, LetterTask
 
 KINDS = ("drawn", "decoys", "disagree", "copied", "cut", "cut-disagree")
 MARKED = {"drawn": 1, "decoys": 3, "disagree": 1, "copied": 0, "cut": 1, "cut-disagree": 1}

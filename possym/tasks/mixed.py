@@ -9,8 +9,8 @@ from string import ascii_lowercase, ascii_uppercase
 import torch
 from torch import Tensor
 
-from .batch import Batch, Task, check_sequences, refuse_rows, uniform
-from .multihop import MAX_HOPS, PRE_TARGETS, TARGETS, WINDOW, check_sample, draw_paths, public_path
+from possym.tasks.batch import Batch, Task, check_sequences, refuse_rows, uniform
+from possym.tasks.multihop import MAX_HOPS, PRE_TARGETS, TARGETS, WINDOW, check_sample, draw_paths, public_path
 
 
 class MixedTask(Task):

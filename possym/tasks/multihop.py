@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import need_room
-from .batch import (
+from possym.errors import need_room
+from possym.tasks.batch import (
     Batch,
     Task,
     balanced,

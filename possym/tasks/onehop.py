@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need, need_room
-from .batch import balanced, check_count, check_generator, uniform
+from possym.errors import InputError, need, need_room
+from possym.tasks.batch import balanced, check_count, check_generator, uniform
 
 KINDS = ("number", "letter")
 LENGTHS = (12, 16, 24, 32, 48, 64, 80, 100, 150, 200, 300)

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from .batch import check_sequences
-from .mixed import MixedTask
-from .multihop import MAX_HOPS, LetterTask, NumberTask
+from possym.errors import InputError
+from possym.tasks.batch import check_sequences
+from possym.tasks.mixed import MixedTask
+from possym.tasks.multihop import MAX_HOPS, LetterTask, NumberTask
 
 ROWS = 2**16
 

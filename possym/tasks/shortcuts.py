@@ -5,10 +5,10 @@ from string import ascii_letters
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from .batch import Batch
-from .mixed import MixedTask
-from .multihop import LetterTask, NumberTask
+from possym.errors import InputError
+from possym.tasks.batch import Batch
+from possym.tasks.mixed import MixedTask
+from possym.tasks.multihop import LetterTask, NumberTask
 
 TARGETS = 8
 

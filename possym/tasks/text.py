@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need
-from .batch import check_count
+from possym.errors import InputError, need
+from possym.tasks.batch import check_count
 
 
 def natural_text() -> dict[str, str]:

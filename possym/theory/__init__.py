@@ -8,7 +8,7 @@
 - `audit`: every theorem, lemma and remark, each with a verdict that is computed.
 """
 
-from .discrepancy import (
+from possym.theory.discrepancy import (
     Gaps,
     first_error,
     index_beta,
@@ -23,7 +23,7 @@ from .discrepancy import (
     retrieval_logits,
     retrieval_margin,
 )
-from .exclusion import (
+from possym.theory.exclusion import (
     closer_by_definition,
     closer_by_score,
     mixed_head,
@@ -32,8 +32,8 @@ from .exclusion import (
     smallest_unseen_deviation,
     tightness,
 )
-from .functions import index, retrieval
-from .heads import (
+from possym.theory.functions import index, retrieval
+from possym.theory.heads import (
     ConstructedHead,
     h_pos,
     h_sym,
@@ -46,7 +46,7 @@ from .heads import (
     t_retrieval,
     two_angle,
 )
-from .shapes import positional_slope, positional_weight, shape, symbolic_weight
+from possym.theory.shapes import positional_slope, positional_weight, shape, symbolic_weight
 
 __all__ = [
     "ConstructedHead",

@@ -76,7 +76,7 @@ def audit() -> list[Verdict]:
     >>> p1_theorem_5().verdict
     'holds'
     """
-    from . import statements_p1, statements_p2  # noqa: F401  (importing registers the checks)
+    from possym.theory import statements_p1, statements_p2  # noqa: F401  (importing registers the checks)
 
     return [run() for run in CHECKS.values()]
 

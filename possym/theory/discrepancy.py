@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need, need_room
-from .heads import ConstructedHead, angle, turned, whole
+from possym.errors import InputError, need, need_room
+from possym.theory.heads import ConstructedHead, angle, turned, whole
 
 PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494459")
 

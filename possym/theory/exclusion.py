@@ -6,9 +6,9 @@ from itertools import permutations, product
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need
-from ..rope import as_float
-from ..scores import Scores, check_relocated, exclusion, swap_scores
+from possym.errors import InputError, need
+from possym.rope import as_float
+from possym.scores import Scores, check_relocated, exclusion, swap_scores
 
 
 def permutation_deviations(relocated: Tensor) -> tuple[Tensor, Tensor]:

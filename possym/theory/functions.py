@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..errors import InputError, need, need_room
+from possym.errors import InputError, need, need_room
 
 
 def check_tokens(tokens: Tensor, **tables: Tensor) -> None:

@@ -13,9 +13,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError, as_real, as_whole, need, need_room
-from ..rope import as_float, check_planes, rotate
-from ..scores import relocated_logits
+from possym.errors import InputError, as_real, as_whole, need, need_room
+from possym.rope import as_float, check_planes, rotate
+from possym.scores import relocated_logits
 
 
 class ConstructedHead(nn.Module):

@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import InputError, as_real, need, need_room
-from ..rope import as_float
-from .heads import angle, whole
+from possym.errors import InputError, as_real, need, need_room
+from possym.rope import as_float
+from possym.theory.heads import angle, whole
 
 SHAPES = ("U", "inverse U", "flat", "mixed")
 

@@ -5,11 +5,11 @@ import math
 import torch
 from torch import Tensor
 
-from ..scores import exclusion
-from .audit import check, sequences
-from .exclusion import mixed_head, permutation_deviations, tightness
-from .heads import ConstructedHead, h_pos, h_sym, pair_tables, two_angle
-from .shapes import positional_slope, positional_weight, shape, symbolic_weight
+from possym.scores import exclusion
+from possym.theory.audit import check, sequences
+from possym.theory.exclusion import mixed_head, permutation_deviations, tightness
+from possym.theory.heads import ConstructedHead, h_pos, h_sym, pair_tables, two_angle
+from possym.theory.shapes import positional_slope, positional_weight, shape, symbolic_weight
 
 P1 = "2511.11579"
 

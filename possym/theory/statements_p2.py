@@ -6,9 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..scores import exclusion, relocated_logits
-from .audit import check, sequences
-from .discrepancy import (
+from possym.scores import exclusion, relocated_logits
+from possym.theory.audit import check, sequences
+from possym.theory.discrepancy import (
     first_error,
     index_beta,
     index_bound,
@@ -21,9 +21,9 @@ from .discrepancy import (
     retrieval_gaps,
     retrieval_margin,
 )
-from .functions import index, retrieval
-from .heads import ConstructedHead, stack, t_index, t_retrieval, turned
-from .statements_p1 import symbolic_head
+from possym.theory.functions import index, retrieval
+from possym.theory.heads import ConstructedHead, stack, t_index, t_retrieval, turned
+from possym.theory.statements_p1 import symbolic_head
 
 P2 = "2605.31558"
 

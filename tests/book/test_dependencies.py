@@ -39,7 +39,7 @@ def code(tmp_path):
         "near": "from . import __version__\ndef call():\n    from .plots.dots import draw",
         "broken": "def",
         "far": "from possym.near import call",
-        "plots/__init__": "STYLE = files('possym.plots') / 'style.css'",
+        "plots/__init__": "STYLE = files('possym.charts') / 'style.css'",
         "plots/dots": "import math\nfrom ..errors import Problem\nopen('data/values.json')",
     }
     for name, text in sources.items():
@@ -65,7 +65,7 @@ PLOTS = {"plots/__init__.py", "plots/dots.py", "plots/style.css", "data/values.j
         ({"possym.far.call"}, BASE | {"far.py", "near.py"} | PLOTS),
         ({"possym.profile"}, BASE | {"late.py", "later.py"}),  # nothing of that name: what __getattr__ imports
         ({"possym.broken"}, BASE | {"broken.py"}),
-        ({"possym.plots"}, BASE | {"plots/__init__.py", "plots/style.css"}),
+        ({"possym.charts"}, BASE | {"plots/__init__.py", "plots/style.css"}),
         (set(), set()),
     ],
 )

@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 
 from possym import claims
 from possym.claims.table import anchor
-from possym.published import papers
+from possym.results.published import papers
 
 pytestmark = pytest.mark.book
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from possym import gallery
+from possym.sweeps import gallery
 
 pytestmark = pytest.mark.book
 

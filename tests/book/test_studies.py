@@ -86,7 +86,7 @@ def wait_for(condition, process: subprocess.Popen, seconds: int = 240) -> None:
 def test_a_study_runs_once_and_what_changed_runs_again(own_book, make):
     folder = own_book(
         STUDY, one=shows("one"), two=shows("two", ", factor=7"),
-        other=COUNT.format(name="other") + "import possym.planes",
+        other=COUNT.format(name="other") + "import possym.ensembles.planes",
     )  # fmt: skip
 
     def again(*words: str, **expected: str) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from possym import claims, gallery, sweeps
+from possym import claims, sweeps
+from possym.sweeps import gallery
 
 pytestmark = pytest.mark.book
 
@@ -115,7 +116,7 @@ def test_a_changed_file_runs_new_points_alone_and_another_of_its_name_is_refused
 
 
 def test_only_modules_that_the_chapter_imports_run_its_points_again(own_book, make):
-    folder = own_book("", one="import possym.planes\n" + COUNT.replace("{n}", "{preset}"))
+    folder = own_book("", one="import possym.ensembles.planes\n" + COUNT.replace("{n}", "{preset}"))
     (folder / "mine.yaml").write_text("chapter: one\nparameters: {preset: [smoke]}\n")
     for changed, expected in ((None, "x"), ("surgery", "x"), ("planes", "xx")):
         if changed:

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from possym import results
+from possym.ensembles.training import Trainer
 from possym.errors import DeviceError, ResultsError
-from possym.experiments import canonical, ensembles, generality, learning_dynamics, mechanism
-from possym.training import Trainer
+from possym.experiments import canonical, generality, learning_dynamics, mechanism
+from possym.experiments import trained as ensembles
 
-from ..test_devices import until
+from ..results.test_devices import until
 
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 

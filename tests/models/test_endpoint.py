@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from possym import onehop
 from possym.errors import EndpointError, InputError, ResultsError
+from possym.experiments.one_hop import protocol as onehop
 from possym.models.endpoint import Endpoint, Pace, ask, plan, prompt_id
 from possym.models.runners import Reply
 from possym.tasks import OneHopTask

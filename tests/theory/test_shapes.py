@@ -6,14 +6,7 @@ import pytest
 import torch
 
 from possym.errors import InputError
-from possym.theory import (
-    h_pos,
-    positional_slope,
-    positional_weight,
-    shape,
-    simplified_symbolic,
-    symbolic_weight,
-)
+from possym.theory import h_pos, positional_slope, positional_weight, shape, simplified_symbolic, symbolic_weight
 
 
 @pytest.mark.parametrize("length", [3, 6, 9])

@@ -1,0 +1,105 @@
+"""Heads whose job is known: previous-token heads and induction heads, by the usual test on repeated random tokens."""
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from possym.capture import Capture
+from possym.capture.hooks import Call
+from possym.errors import InputError, need_room
+from possym.tasks.batch import check_count, check_generator
+
+
+def repeated_tokens(
+    n: int,
+    length: int,
+    vocabulary: int,
+    generator: torch.Generator | None = None,
+    *,
+    beginning: int | None = None,
+) -> Tensor:
+    """Return ``n`` sequences (n, 2·length) of random token ids without repetition, each said twice.
+
+    Args:
+        n: number of sequences.
+        length: tokens before they are said again.
+        vocabulary: ids are drawn below it.
+        generator: a CPU generator; None is a fresh one seeded 0.
+        beginning: id of the beginning-of-text token, for models that always read one first (Gemma, Llama); it then
+            stands before the first saying, (n, 1 + 2·length), and nowhere else.
+
+    Raises:
+        InputError: counts that do not fit, or a vocabulary smaller than ``length``.
+
+    >>> repeated_tokens(1, 3, 10)[0].tolist()[:3] == repeated_tokens(1, 3, 10)[0].tolist()[3:]
+    True
+    """
+    n, length = check_count("n", n, 1), check_count("length", length, 2)
+    vocabulary = check_count("vocabulary", vocabulary, length + (beginning is not None))
+    need_room(2 * n * length + vocabulary, n=n, length=length, vocabulary=vocabulary)
+    generator = check_generator(generator)
+    if beginning is None:
+        rows = [torch.randperm(vocabulary, generator=generator)[:length] for _ in range(n)]
+        return torch.stack(rows).repeat(1, 2)
+    first = check_count("beginning", beginning, 0, vocabulary - 1)
+    orders = [torch.randperm(vocabulary, generator=generator) for _ in range(n)]
+    rows = torch.stack([order[order != first][:length] for order in orders])
+    return torch.cat([rows.new_full((n, 1), first), rows, rows], 1)
+
+
+def known_heads(model: nn.Module, tokens: Tensor) -> pd.DataFrame:
+    """Return how much each head does what previous-token and induction heads do.
+
+    Args:
+        model: a model that `possym.capture.Capture` reads.
+        tokens: (n, 2·length) sequences said twice, see `repeated_tokens`; of odd width they have a beginning-of-text
+            token first, which is attended to but asks nothing.
+
+    Returns:
+        DataFrame: layer, head, previous_token (mean attention to the token before), induction (mean attention, in the
+        second saying, to the place after the token's first one).
+
+    Raises:
+        InputError: sequences that are not said twice.
+
+    Source: Olsson et al. 2022, In-context learning and induction heads, section on prefix matching.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+    ...                                      num_attention_heads=2))
+    >>> known_heads(model, repeated_tokens(2, 5, 20)).shape
+    (2, 4)
+    """
+    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.shape[1] < 4:
+        raise InputError("tokens: give (n, 2·length) token ids, see repeated_tokens")
+    half, start = divmod(tokens.shape[1], 2)  # the first saying starts after a beginning-of-text token, if there is one
+    if not torch.equal(tokens[:, start : start + half], tokens[:, start + half :]):
+        raise InputError("tokens: every sequence is said twice, after at most one beginning-of-text token")
+    capture, rows = Capture(model), []
+
+    def on_call(call: Call) -> None:
+        weights = attention(call)
+        places = torch.arange(start + 1, start + 2 * half, device=weights.device)
+        again = torch.arange(start + half, start + 2 * half, device=weights.device)
+        previous = weights[:, :, places, places - 1].mean((0, 2))
+        induction = weights[:, :, again, again - half + 1].mean((0, 2))
+        for head, (a, b) in enumerate(zip(previous.tolist(), induction.tolist(), strict=True)):
+            rows.append({"layer": call.layer, "head": head, "previous_token": a, "induction": b})
+
+    capture.forward(tokens.to(capture.device), on_call, tokens.shape[1] - 1)
+    return pd.DataFrame(rows)
+
+
+def attention(call: Call) -> Tensor:
+    """Return the attention of every query (B, H, T, T) at one layer, in float32."""
+    query, key = call.query.float(), call.key.float()
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    logits = query @ key.mT * call.scale
+    if call.options.get("softcap") is not None:
+        logits = call.options["softcap"] * torch.tanh(logits / call.options["softcap"])
+    seen = torch.stack([call.visible(place) for place in range(query.shape[2])]).to(logits.device)
+    logits = logits.masked_fill(~seen, -torch.inf)
+    if call.options.get("s_aux") is not None:
+        sinks = call.options["s_aux"].float()[:, None, None].expand(*logits.shape[:-1], 1)
+        return torch.cat([logits, sinks], -1).softmax(-1)[..., :-1]
+    return logits.softmax(-1)

@@ -1,0 +1,119 @@
+"""How a layer's rotary position embedding turns queries and keys: which dimensions form a plane, found by comparing.
+
+- `find_rotation` finds pairing, direction and gain that turn plain contents into what a model attends with.
+- `unrotate` takes the rotation off again.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from possym.rope import turn
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How one layer turns its queries and keys: which dimensions pair up, and how its tables are read.
+
+    ``order`` (D,) puts the planes' first dimensions first, fastest plane first, then their second dimensions, then
+    what does not rotate: the ``"half"`` layout of `possym.rope`. ``columns`` (F,) are the table columns of the planes,
+    ``sign`` the direction of the turn. ``query_weight`` and ``key_weight`` are gains applied after the rotation.
+    """
+
+    order: Tensor
+    columns: Tensor
+    sign: int
+    query_weight: Tensor | None
+    key_weight: Tensor | None
+
+
+def alike(one: Rotation, other: Rotation) -> bool:
+    """Return whether two rotations without gains are the same."""
+    gains = (one.query_weight, one.key_weight, other.query_weight, other.key_weight)
+    same = one.sign == other.sign and torch.equal(one.order, other.order) and torch.equal(one.columns, other.columns)
+    return same and all(gain is None for gain in gains)
+
+
+def distance(ours: Tensor, truth: Tensor) -> float:
+    """Return the largest difference relative to the largest entry of ``truth``."""
+    return ((ours - truth).abs().max() / truth.abs().max().clamp(min=1e-30)).item()
+
+
+def find_rotation(
+    plain: Tensor, rotated: Tensor, tables: tuple[Tensor, Tensor], gains: list[Tensor], tolerance: float
+) -> Rotation | None:
+    """Return the pairing, direction and gain that turn ``plain`` (H, T, D) into ``rotated``, or None."""
+    width, dim = tables[0].shape[-1], plain.shape[-1]
+    for rotating in {width, 2 * width}:
+        if rotating > dim:
+            continue
+        count = rotating // 2
+        steps = torch.arange(count, device=plain.device)
+        pairings = [(steps, steps + count), (2 * steps, 2 * steps + 1)]
+        columns = [steps] if rotating == 2 * width else [steps, 2 * steps]
+        for start in {0, dim - rotating}:
+            for (first, second), column, sign in itertools.product(pairings, columns, (1, -1)):
+                moving = torch.cat([first, second]) + start
+                rest = torch.tensor(sorted(set(range(dim)) - set(moving.tolist())), dtype=torch.long)
+                rotation = Rotation(torch.cat([moving, rest.to(moving.device)]), column, sign, None, None)
+                weight = find_gain(plain, rotated, tables, rotation, gains, tolerance)
+                if weight is not False:
+                    return fastest_first(replace(rotation, query_weight=weight), tables)
+    return None
+
+
+def find_gain(
+    plain: Tensor,
+    rotated: Tensor,
+    tables: tuple[Tensor, Tensor],
+    rotation: Rotation,
+    gains: list[Tensor],
+    tolerance: float,
+) -> Tensor | bool | None:
+    """Return the gain after the rotation (None for none) that explains ``rotated``, or False."""
+    cos, sin = rotated_tables(tables, rotation)
+    for gain in (None, *gains):
+        content = plain if gain is None else plain / gain
+        ours = turn(content[..., rotation.order], cos, sin, "half")
+        ours = ours if gain is None else ours * gain[rotation.order]
+        if distance(ours, rotated[..., rotation.order]) <= tolerance:
+            return gain
+    return False
+
+
+def fastest_first(rotation: Rotation, tables: tuple[Tensor, Tensor]) -> Rotation:
+    """Return the rotation with its planes sorted by angle, fastest first."""
+    ranks = table_angles(*rotated_tables(tables, rotation)).abs().sort(descending=True, stable=True).indices
+    count = len(ranks)
+    first, second, rest = rotation.order[:count], rotation.order[count : 2 * count], rotation.order[2 * count :]
+    order = torch.cat([first[ranks], second[ranks], rest])
+    return replace(rotation, order=order, columns=rotation.columns[ranks])
+
+
+def rotated_tables(tables: tuple[Tensor, Tensor], rotation: Rotation) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines (T, F) of the planes, in the order of ``rotation``."""
+    cos, sin = (table[:, rotation.columns] for table in tables)
+    return cos, sin * rotation.sign
+
+
+def unrotate(x: Tensor, tables: tuple[Tensor, Tensor], rotation: Rotation, weight: Tensor | None) -> Tensor:
+    """Return contents before rotation and gain, (…, T, D) in the order of ``rotation``."""
+    cos, sin = rotated_tables(tables, rotation)
+    square = cos.square() + sin.square()
+    x = (x if weight is None else x / weight)[..., rotation.order]
+    return turn(x, cos / square, -sin / square, "half")
+
+
+def table_angles(cos: Tensor, sin: Tensor) -> Tensor:
+    """Return the angle of each plane (F,) in radians a position, signed, from tables (T, F) of places 0, 1, 2, …."""
+    turns = torch.complex(cos.double(), sin.double())
+    if len(turns) < 2:
+        return cos.new_zeros(cos.shape[-1])
+    steps = (turns[1:] * turns[:-1].conj()).angle().sum(0)
+    whole = (turns[-1] * turns[0].conj()).angle()
+    # The last place's angle is the precise one; the steps only say how many full turns came before it.
+    total = whole + 2 * math.pi * ((steps - whole) / (2 * math.pi)).round()
+    return (total / (len(turns) - 1)).to(cos.dtype)

@@ -1,0 +1,25 @@
+"""Controls that call a model: live in JupyterLab, a note in a printed or built page."""
+
+from html import escape
+
+from possym.errors import InputError
+
+RUN_IN_LAB = "Run this chapter in JupyterLab (make lab) to use the controls: they call the model."
+
+
+def show(widget, note: str = RUN_IN_LAB) -> None:
+    """Display an ipywidgets ``widget``; where no kernel runs, readers see ``note`` instead.
+
+    Raises InputError for what is not an ipywidget.
+
+    >>> import ipywidgets
+    >>> show(ipywidgets.IntSlider(3), "Run this chapter to move the slider.")  # doctest: +ELLIPSIS
+    {'text/plain': 'Run this chapter to move the slider.', ...}
+    """
+    import ipywidgets
+    from IPython.display import display
+
+    if not isinstance(widget, ipywidgets.Widget):
+        raise InputError(f"show() was given {type(widget).__name__}; it shows an ipywidgets widget: pass one")
+    bundle = widget._repr_mimebundle_()
+    display({**bundle, "text/plain": note, "text/html": f'<p class="possym-widget">{escape(note)}</p>'}, raw=True)

@@ -1,0 +1,260 @@
+"""What a study costs in operations, bytes and hours: arithmetic on sizes, and rates that were measured.
+
+- `forward_operations`, `relocated_operations`, `swaps` count what `possym.profile` does on one prompt;
+- `profile_bytes`, `peak_bytes` and `longest` say what must lie in a card's memory, and how many tokens that allows;
+- `rates` turns measured times into seconds an operation, `profile_seconds` turns them into the time of a larger prompt;
+- `training_operations` counts one update of one member of a `possym.ensembles.gptj.GPTJEnsemble`.
+
+Sizes: L layers, C width, M inner width of the MLP, H heads, G heads of keys and values, D head width, V vocabulary,
+F = D/2 planes, T tokens of the prompt with the query, N = T − 1 keys that are moved. A multiplication and the addition
+after it count as two operations, as everywhere; what is not a product of matrices or vectors is not counted.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from possym.capture import TOGETHER
+from possym.ensembles.gptj import GPTJConfig
+from possym.errors import InputError, as_whole, need
+from possym.profiling import MATRIX_ENTRIES
+
+PARTS = ("forward", "capture", "heads", "planes")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a Llama-like language model: L, C, M, H, G, D and V, in this order."""
+
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    key_heads: int
+    head_width: int
+    vocabulary: int
+
+    @property
+    def planes(self) -> int:
+        """Number F of planes of a head that rotates whole."""
+        return self.head_width // 2
+
+    @property
+    def projections(self) -> int:
+        """Weights of one layer that every token is multiplied with."""
+        mixed = (2 * self.heads + 2 * self.key_heads) * self.head_width
+        return self.width * (mixed + 3 * self.inner)
+
+    @property
+    def weights(self) -> int:
+        """All parameters, embedding and language head both counted.
+
+        >>> shapes()["Llama-3-70B"].weights
+        70553706496
+        """
+        return self.layers * (self.projections + 2 * self.width) + self.width * (2 * self.vocabulary + 1)
+
+
+@cache
+def read() -> dict[str, Any]:
+    """Return the data file: cards as their makers specify them, shapes as published, times as measured."""
+    return json.loads(files("possym").joinpath("data/costs.json").read_text(encoding="utf-8"))
+
+
+def shapes() -> dict[str, Shape]:
+    """Return the known shapes by name.
+
+    >>> list(shapes())
+    ['gemma-2-2b', 'Llama-3-8B', 'Llama-3-70B', 'Llama-3-405B']
+    """
+    return {
+        name: Shape(**{key: value for key, value in entry.items() if key != "source"})
+        for name, entry in read()["shapes"].items()
+    }
+
+
+def forward_operations(shape: Shape, tokens: int) -> dict[str, int]:
+    """Return the operations of one forward pass, 2·T·L·(weights of a layer) and so on, by part.
+
+    Attention is counted as causal kernels do it: each token with itself and what came before. The language head is
+    asked at the query alone.
+
+    >>> {part: f"{count:.1e}" for part, count in forward_operations(shapes()["Llama-3-8B"], 2048).items()}
+    {'weights': '2.9e+13', 'attention': '1.1e+12', 'language head': '1.1e+09'}
+    """
+    T = checked(shape, tokens)
+    pairs = T * (T + 1) // 2
+    return {
+        "weights": 2 * T * shape.layers * shape.projections,
+        "attention": 4 * pairs * shape.layers * shape.heads * shape.head_width,
+        "language head": 2 * shape.width * shape.vocabulary,
+    }
+
+
+def relocated_operations(shape: Shape, tokens: int) -> int:
+    """Return the operations that make the relocated logits of all heads, 2·L·H·D·(N² + 1): N², and the query's own.
+
+    >>> relocated_operations(Shape(1, 8, 8, 2, 2, 4, 10), 4)
+    160
+    """
+    N = checked(shape, tokens) - 1
+    return 2 * shape.layers * shape.heads * shape.head_width * (N * N + 1)
+
+
+def logits(shape: Shape, tokens: int) -> int:
+    """Return how many relocated logits there are, L·H·N².
+
+    >>> logits(Shape(1, 8, 8, 2, 2, 4, 10), 4)
+    18
+    """
+    return shape.layers * shape.heads * (checked(shape, tokens) - 1) ** 2
+
+
+def swaps(shape: Shape, tokens: int) -> int:
+    """Return over how many swaps the planes are summed, L·H·F·N(N − 1)/2.
+
+    >>> swaps(Shape(1, 8, 8, 2, 2, 4, 10), 4)
+    12
+    """
+    N = checked(shape, tokens) - 1
+    return shape.layers * shape.heads * shape.planes * (N * (N - 1) // 2)
+
+
+def profile_bytes(shape: Shape, tokens: int) -> dict[str, int]:
+    """Return what a profile keeps in memory, in bytes, by part; of attention and MLP one at a time.
+
+    Weights and activations are bfloat16: the residual stream and its norm, with queries, keys and values while a layer
+    attends, with three inner vectors in its MLP. Keys wait in bfloat16 until as many layers as are taken together have
+    passed, and are captured in float32; turning them back needs more for a while. The matrices are relocated logits in
+    float32, of as many heads as `possym.profiling` takes at once, and what they are products of.
+
+    >>> {part: round(size / 1e9, 1) for part, size in profile_bytes(shapes()["Llama-3-70B"], 2**17).items()}
+    {'weights': 141.1, 'attention': 7.0, 'turning': 1.9, 'captured': 0.5, 'matrices': 68.9, 'MLP': 27.1}
+    """
+    T = checked(shape, tokens)
+    N = T - 1
+    at_once = min(shape.heads, max(1, MATRIX_ENTRIES // (N * N)))
+    mixed = (shape.heads + 2 * shape.key_heads) * shape.head_width
+    keys = T * shape.key_heads * shape.head_width
+    keys *= min(shape.layers, max(1, TOGETHER // keys))
+    return {
+        "weights": 2 * shape.weights,
+        "attention": 2 * T * (2 * shape.width + mixed),
+        "turning": 14 * keys,
+        "captured": 4 * keys,
+        "matrices": 4 * at_once * N * (N + 2 * shape.head_width),
+        "MLP": 2 * T * (2 * shape.width + 3 * shape.inner) + 2 * keys,
+    }
+
+
+def peak_bytes(shape: Shape, tokens: int, cards: int = 1) -> float:
+    """Return the most that one of several cards holds at once: its share of the weights, and a layer at work.
+
+    >>> f"{peak_bytes(shapes()['Llama-3-70B'], 2**17, 8):.2e}"
+    '9.40e+10'
+    """
+    if as_whole(cards) is None or cards < 1:
+        raise InputError(f"cards = {cards!r}: give a whole number from 1")
+    parts = profile_bytes(shape, tokens)
+    scoring = max(parts["turning"], parts["captured"] + parts["matrices"])
+    return parts["weights"] / cards + max(parts["attention"] + scoring, parts["MLP"])
+
+
+def longest(shape: Shape, memory: float, cards: int = 1) -> int:
+    """Return the most tokens whose profile fits into cards of ``memory`` bytes that share the weights; 0 for none.
+
+    Nothing is set aside for the system, so this is an upper limit.
+
+    >>> longest(shapes()["Llama-3-70B"], 80e9), longest(shapes()["Llama-3-70B"], 80e9, 8) > 30_000
+    (0, True)
+    """
+    memory = need(memory, (int, float), "memory")
+    low, high = 2, 2**24
+    if peak_bytes(shape, low + 1, cards) > memory:
+        return 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if peak_bytes(shape, middle, cards) <= memory else (low, middle)
+    return low
+
+
+def rates(name: str = "Llama-3-8B") -> dict[str, float]:
+    """Return the measured seconds of each part of a profile for one of what it does.
+
+    In turn: an operation of the forward pass, a number captured (a query's or key's, a layer and token), a relocated
+    logit, a swap of a plane. Each is the whole time by which a profile with that part took longer than one without,
+    the host's share included.
+
+    Raises:
+        InputError: a shape that was not measured.
+
+    >>> f"{1 / rates()['forward']:.1e} operations a second"
+    '5.0e+14 operations a second'
+    """
+    measured = read()["measured"]
+    if name not in measured["milliseconds"]:
+        raise InputError(f"name = {name!r}: measured shapes are {', '.join(measured['milliseconds'])}")
+    times, counts = measured["milliseconds"][name], amounts(shapes()[name], measured["tokens"])
+    before = (0.0, times["forward"], times["capture"], times["profile"])
+    after = (times["forward"], times["capture"], times["profile"], times["planes"])
+    return {part: (end - start) / 1000 / counts[part] for part, start, end in zip(PARTS, before, after, strict=True)}
+
+
+def amounts(shape: Shape, tokens: int) -> dict[str, int]:
+    """Return how much of what `rates` counts one profile does, by part."""
+    T = checked(shape, tokens)
+    return {
+        "forward": sum(forward_operations(shape, T).values()),
+        "capture": shape.layers * T * (shape.heads + shape.key_heads) * shape.head_width,
+        "heads": logits(shape, T),
+        "planes": swaps(shape, T),
+    }
+
+
+def profile_seconds(shape: Shape, tokens: int, measured: dict[str, float] | None = None) -> dict[str, float]:
+    """Return the seconds of each part of a profile of one prompt, at rates that do not change with size.
+
+    Args:
+        shape: of the model.
+        tokens: T, the query included.
+        measured: as `rates` returns them; None for those of the Llama-3-8B shape.
+
+    >>> round(sum(profile_seconds(shapes()["Llama-3-8B"], 2048).values()), 6)
+    0.392
+    """
+    measured = rates() if measured is None else measured
+    return {part: count * measured[part] for part, count in amounts(shape, tokens).items()}
+
+
+def training_operations(config: GPTJConfig, batch: int, tokens: int) -> int:
+    """Return the operations of one update of one member that learns the last place's answer.
+
+    Forward, in every layer but the last 2·B·T·(12C² at an inner width of 4C) and 4·B·T²·C; the last layer makes keys
+    and values of all places and the rest of one. Backward twice that, and the embedding's gradient, 2·V·B·T·C.
+    Clipping and AdamW are left out.
+
+    >>> f"{training_operations(GPTJConfig(vocabulary_size=136), 64, 17):.3e}"
+    '1.476e+10'
+    """
+    need(config, GPTJConfig, "config")
+    for name, value in (("batch", batch), ("tokens", tokens)):
+        if as_whole(value) is None or value < 1:
+            raise InputError(f"{name} = {value!r}: give a whole number from 1")
+    B, T, L, C, V = batch, tokens, config.layers, config.width, config.vocabulary_size
+    inner = config.mlp_ratio * C
+    entry, output = C * (3 * C + inner), C * (C + inner)
+    whole = B * T * (entry + output) + 2 * B * T * T * C
+    cut = B * T * 2 * C * C + B * (C * (C + inner) + output) + 2 * B * T * C
+    forward = (L - 1) * whole + cut + L * entry + B * C * V
+    return 2 * (3 * forward + V * B * T * C)
+
+
+def checked(shape: Shape, tokens: int) -> int:
+    """Return the number of tokens, or raise an InputError unless there are two keys to swap before the query."""
+    need(shape, Shape, "shape")
+    number = as_whole(tokens)
+    if number is None or number < 3:
+        raise InputError(f"tokens = {tokens!r}: give a whole number from 3, the query and two keys to swap")
+    return number

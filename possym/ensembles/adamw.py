@@ -1,0 +1,116 @@
+"""Clipping and AdamW of every member: on a GPU in one pass over its parameters, as Triton kernels.
+
+- `norms` is `torch.linalg.vector_norm` of all gradients of a member, `update` the step of `torch.optim.AdamW` after
+  each gradient is multiplied by a factor of its member. By kernels weights, both moments and the gradient are read
+  once, and nothing between is stored.
+- Gradients may be slices of a wider tensor, as those of stacked weights are.
+- Nothing waits for the GPU, so a CUDA graph holds both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from possym.kernels import jit, on, tl, triton, works
+
+BLOCK = 1024  # values a program works on
+
+
+@jit
+def squares_kernel(gradient, sums, length, apart, row, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Sum the squares of one block of a member's gradient, whose members lie ``apart`` and whose rows ``row``."""
+    member, blocks = tl.program_id(1).to(tl.int64), tl.num_programs(0)
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    g = tl.load(gradient + member * apart + (n // WIDTH) * row + n % WIDTH, mask=n < length, other=0.0)
+    tl.store(sums + member * blocks + tl.program_id(0), tl.sum(g * g, 0))
+
+
+@jit
+def update_kernel(
+    parameter, average, square, gradient, factor, rate, corrections, length, apart, row,
+    new1, new2, epsilon, decay, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Take AdamW's step on one block of a member's values."""
+    member = tl.program_id(1).to(tl.int64)
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = n < length
+    place = member * length + n
+    g = tl.load(gradient + member * apart + (n // WIDTH) * row + n % WIDTH, mask=inside, other=0.0)
+    g *= tl.load(factor + member)
+    p = tl.load(parameter + place, mask=inside, other=0.0)
+    m = tl.load(average + place, mask=inside, other=0.0)
+    v = tl.load(square + place, mask=inside, other=0.0)
+    step = tl.load(rate)
+    m += new1 * (g - m)
+    v += new2 * (g * g - v)
+    p -= step * decay * p
+    size = tl.sqrt(v) / tl.sqrt(tl.load(corrections + 1)) + epsilon
+    p -= step / tl.load(corrections) * m / size
+    tl.store(parameter + place, p, mask=inside)
+    tl.store(average + place, m, mask=inside)
+    tl.store(square + place, v, mask=inside)
+
+
+def as_rows(gradient: Tensor) -> Tensor:
+    """Return a gradient (E, …) as (E, R, W), a view where its values lie in rows some stride apart."""
+    rows = gradient.reshape(len(gradient), -1, gradient.shape[-1])
+    return rows if rows.stride(2) == 1 else rows.contiguous()
+
+
+def norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the norm of each member's gradients together (E,), from gradients (E, …)."""
+    if not suits(gradients):
+        each = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
+        return torch.linalg.vector_norm(torch.stack(each), dim=0)
+    views = [as_rows(gradient) for gradient in gradients]
+    blocks = [triton.cdiv(rows[0].numel(), BLOCK) for rows in views]
+    members = len(views[0])
+    sums = views[0].new_empty(members * sum(blocks))
+    parts = [part.view(members, -1) for part in sums.split([members * number for number in blocks])]
+    with on(sums):
+        for rows, part, number in zip(views, parts, blocks, strict=True):
+            squares_kernel[(number, members)](
+                rows, part, rows[0].numel(), rows.stride(0), rows.stride(1), WIDTH=rows.shape[2], BLOCK=BLOCK
+            )
+    return torch.cat(parts, 1).sum(1).sqrt()
+
+
+@torch.no_grad()
+def update(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor], factor: Tensor) -> None:
+    """Take an optimiser's step, in place, with each member's gradients multiplied by its factor.
+
+    Args:
+        optimizer: of one group of contiguous parameters (E, …), which have taken a step; its rate is a tensor. By
+            torch, gradients are written to the ``grad`` that each has.
+        gradients: of the parameters' shapes.
+        factor: (E,).
+    """
+    (group,) = optimizer.param_groups
+    parameters = group["params"]
+    if not suits(gradients):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            torch.mul(gradient, factor.view(-1, *[1] * (gradient.ndim - 1)), out=parameter.grad)
+        optimizer.step()
+        return
+    states = [optimizer.state[parameter] for parameter in parameters]
+    torch._foreach_add_([state["step"] for state in states], 1)
+    step = states[0]["step"].double()
+    corrections = torch.stack([1 - beta**step for beta in group["betas"]]).float()
+    new1, new2 = (1 - beta for beta in group["betas"])
+    with on(factor):
+        for parameter, state, gradient in zip(parameters, states, gradients, strict=True):
+            rows = as_rows(gradient)
+            length = rows[0].numel()
+            update_kernel[(triton.cdiv(length, BLOCK), len(rows))](
+                parameter, state["exp_avg"], state["exp_avg_sq"], rows, factor, group["lr"], corrections,
+                length, rows.stride(0), rows.stride(1), new1, new2, group["eps"], group["weight_decay"],
+                WIDTH=rows.shape[2], BLOCK=BLOCK,
+            )  # fmt: skip
+
+
+def suits(gradients: Sequence[Tensor]) -> bool:
+    """Return whether the kernels can take these gradients."""
+    return all(g.dtype == torch.float32 and g.numel() > 0 for g in gradients) and works(gradients[0].device)

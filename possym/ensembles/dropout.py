@@ -1,0 +1,80 @@
+"""Dropout masks as a hash of a member's key and a value's place: nothing is stored, and no order of drawing matters.
+
+A mask costs a dozen integer operations a value, which a compiler fuses into the product that it masks.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from possym.errors import InputError, need
+
+GOLDEN = 0x9E3779B9
+
+
+def kept(keys: Tensor, stream: int, shape: tuple[int, ...], probability: float) -> Tensor:
+    """Return booleans (E, *shape), False with the given probability: where dropout drops a value.
+
+    A member's booleans depend on its own key, the stream and the place alone.
+
+    Args:
+        keys: (E, 2) int32, a fresh random pair a member and step.
+        stream: which of a step's masks, a whole number from 0.
+        shape: of one member's mask.
+        probability: of False.
+
+    Raises:
+        InputError: keys of another shape or dtype, or a mask of 2³¹ values or more.
+
+    >>> keys = torch.tensor([[3, 4], [5, 6]], dtype=torch.int32)
+    >>> kept(keys, 0, (2, 3), 0.5)[0]
+    tensor([[False, False, False],
+            [False,  True,  True]])
+    """
+    need(keys, Tensor, "dropout_keys")
+    if keys.ndim != 2 or keys.shape[1] != 2 or keys.dtype != torch.int32:
+        raise InputError(f"dropout_keys {tuple(keys.shape)} {keys.dtype}: expected (E, 2) int32")
+    size = math.prod(shape)
+    if size >= 2**31:
+        raise InputError(f"a dropout mask of shape {shape} has {size} values: give fewer than 2**31 a member")
+    first, second = mixed(later(keys, stream)).unsqueeze(-1).unbind(1)
+    place = torch.arange(size, dtype=torch.int32, device=keys.device)
+    hashed = mixed(mixed(place ^ first) + second)
+    return ((hashed & 0xFFFFFF) >= round(probability * 2**24)).unflatten(1, shape)
+
+
+def later(keys: Tensor, streams: int) -> Tensor:
+    """Return keys whose stream 0 is these keys' stream ``streams``.
+
+    >>> keys = torch.tensor([[3, 4]], dtype=torch.int32)
+    >>> bool((kept(later(keys, 5), 2, (100,), 0.5) == kept(keys, 7, (100,), 0.5)).all())
+    True
+    """
+    return keys + signed(streams * GOLDEN)
+
+
+def mixed(x: Tensor) -> Tensor:
+    """Return a hash of each int32: shifts, xors and products modulo 2³², so that every bit depends on every bit."""
+    x = (x ^ ((x >> 16) & 0xFFFF)) * signed(0x7FEB352D)
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * signed(0x846CA68B)
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def signed(number: int) -> int:
+    """Return the int32 with the same last 32 bits.
+
+    >>> signed(2**32 - 1)
+    -1
+    """
+    return (number + 2**31) % 2**32 - 2**31
+
+
+def keys_by_step(generators: list[torch.Generator], steps: int) -> Tensor:
+    """Return a pair of int32 a step and member (steps, E, 2), each member's from its own generator.
+
+    >>> keys_by_step([torch.Generator().manual_seed(0)], 3).shape
+    torch.Size([3, 1, 2])
+    """
+    drawn = [torch.randint(-(2**31), 2**31, (steps, 2), generator=g, device=g.device) for g in generators]
+    return torch.stack(drawn, 1).to(torch.int32)

@@ -1,0 +1,164 @@
+"""Weights of all layers as the products read them: what stands beside them multiplied in, in another dtype.
+
+- `folded` puts weights side by side, with the gain and bias of the norm before them; `scaled` takes one factor.
+- By kernels each weight is read once and written once, and so are gradients; where Triton does not run, torch takes
+  several steps.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from possym.kernels import jit, on, tl, triton, works
+
+COLUMNS, ROWS = 64, 32  # of a tile that is worked on at a time
+BLOCK = 1024  # values that are scaled at a time
+
+
+@jit
+def fold_kernel(
+    weight, gain, bias, product, moved, columns, whole,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Write some columns of one layer's weight times its gains, and the sum of its rows times the bias."""
+    layer = tl.program_id(1).to(tl.int64)
+    n = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    here = n < columns
+    total = tl.zeros((COLUMNS,), tl.float32)
+    for start in range(0, WIDTH, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        there = rows < WIDTH
+        inside = there[:, None] & here[None, :]
+        row = layer * WIDTH + rows
+        w = tl.load(weight + row[:, None] * columns + n[None, :], mask=inside, other=0.0)
+        gains = tl.load(gain + row, mask=there, other=0.0)
+        tl.store(product + row[:, None] * whole + n[None, :], w * gains[:, None], mask=inside)
+        total += tl.sum(w * tl.load(bias + row, mask=there, other=0.0)[:, None], 0)
+    tl.store(moved + layer * whole + n, total, mask=here)
+
+
+@jit
+def fold_gradient_kernel(
+    weight, gain, bias, asked, asked_moved, gradient, gains, biases, columns, whole,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of some columns of one layer's weight, and these columns' share of its gains' and bias's."""
+    layer = tl.program_id(1).to(tl.int64)
+    part = tl.program_id(0) * tl.num_programs(1).to(tl.int64) * WIDTH
+    n = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    here = n < columns
+    above_moved = tl.load(asked_moved + layer * whole + n, mask=here, other=0.0)[None, :]
+    for start in range(0, WIDTH, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        there = rows < WIDTH
+        inside = there[:, None] & here[None, :]
+        row = layer * WIDTH + rows
+        w = tl.load(weight + row[:, None] * columns + n[None, :], mask=inside, other=0.0)
+        above = tl.load(asked + row[:, None] * whole + n[None, :], mask=inside, other=0.0).to(tl.float32)
+        slope = above * tl.load(gain + row, mask=there, other=0.0)[:, None]
+        slope += above_moved * tl.load(bias + row, mask=there, other=0.0)[:, None]
+        tl.store(gradient + row[:, None] * columns + n[None, :], slope, mask=inside)
+        tl.store(gains + part + row, tl.sum(above * w, 1), mask=there)
+        tl.store(biases + part + row, tl.sum(above_moved * w, 1), mask=there)
+
+
+@jit
+def scale_kernel(x, y, length, factor, BLOCK: tl.constexpr):
+    """Write values times a factor in the dtype of ``y``."""
+    n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + n, mask=n < length, other=0.0).to(tl.float32)
+    tl.store(y + n, value * factor, mask=n < length)
+
+
+class Scaled(torch.autograd.Function):
+    """`scaled` by a kernel, with its gradient."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+        """Multiply and cast."""
+        ctx.factor, ctx.dtype = factor, x.dtype
+        return times(x, factor, dtype)
+
+    @staticmethod
+    def backward(ctx, asked: Tensor) -> tuple[Tensor, None, None]:
+        """Multiply and cast back."""
+        return times(asked, ctx.factor, ctx.dtype), None, None
+
+
+def times(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+    """Return the product of x and a factor in float32, as ``dtype``."""
+    x = x.contiguous()
+    y = torch.empty_like(x, dtype=dtype)
+    with on(x):
+        scale_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, y, x.numel(), factor, BLOCK=BLOCK)
+    return y
+
+
+class Folded(torch.autograd.Function):
+    """`folded` by kernels, with its gradient."""
+
+    @staticmethod
+    def forward(ctx, gain: Tensor, bias: Tensor, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Write product and moved bias weight by weight, into their columns."""
+        gain, bias, weights = gain.contiguous(), bias.contiguous(), [weight.contiguous() for weight in weights]
+        ctx.save_for_backward(gain, bias, *weights)
+        E, L, C, _ = weights[0].shape
+        whole = sum(weight.shape[3] for weight in weights)
+        product, moved = gain.new_empty(E, L, C, whole, dtype=dtype), gain.new_empty(E, L, whole)
+        first = 0
+        with on(gain):
+            for weight in weights:
+                columns = weight.shape[3]
+                fold_kernel[(triton.cdiv(columns, COLUMNS), E * L)](
+                    weight, gain, bias, product[..., first:], moved[..., first:], columns, whole,
+                    WIDTH=C, ROWS=ROWS, COLUMNS=COLUMNS,
+                )  # fmt: skip
+                first += columns
+        return product, moved
+
+    @staticmethod
+    def backward(ctx, asked: Tensor, asked_moved: Tensor) -> tuple[Tensor | None, ...]:
+        """Return gradients of gain, bias and weights."""
+        gain, bias, *weights = ctx.saved_tensors
+        asked, asked_moved = asked.contiguous(), asked_moved.contiguous()
+        (E, L, C), whole = gain.shape, asked.shape[3]
+        tiles = [triton.cdiv(weight.shape[3], COLUMNS) for weight in weights]
+        gains, biases = gain.new_empty(2, sum(tiles), E, L, C)
+        slopes, first, tile = [torch.empty_like(weight) for weight in weights], 0, 0
+        with on(gain):
+            for weight, slope, number in zip(weights, slopes, tiles, strict=True):
+                columns = weight.shape[3]
+                fold_gradient_kernel[(number, E * L)](
+                    weight, gain, bias, asked[..., first:], asked_moved[..., first:], slope, gains[tile:],
+                    biases[tile:], columns, whole, WIDTH=C, ROWS=ROWS, COLUMNS=COLUMNS,
+                )  # fmt: skip
+                first, tile = first + columns, tile + number
+        return gains.sum(0), biases.sum(0), None, *slopes
+
+
+def folded(gain: Tensor, bias: Tensor, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights side by side with a norm's gain multiplied in, (E, L, C, N) in ``dtype``, and bias @ weights.
+
+    The latter is (E, L, N), in float32.
+
+    Args:
+        gain, bias: (E, L, C), of the norm.
+        dtype: of the products.
+        weights: (E, L, C, …), whose last axes add up to N.
+    """
+    if suits(gain):
+        return Folded.apply(gain, bias, dtype, *weights)
+    joint = torch.cat(weights, -1)
+    moved = bias.unsqueeze(-2) @ joint
+    return (joint * gain.unsqueeze(-1)).to(dtype), moved.squeeze(-2)
+
+
+def scaled(weight: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+    """Return ``weight`` · ``factor`` in ``dtype``."""
+    return Scaled.apply(weight, factor, dtype) if suits(weight) else (weight * factor).to(dtype)
+
+
+def suits(x: Tensor) -> bool:
+    """Return whether the kernels can fold weights like ``x``."""
+    return x.dtype == torch.float32 and works(x.device)

@@ -1,0 +1,460 @@
+"""What a block does between its products, as Triton kernels: attention of short sequences, GELU, and the next norm.
+
+- `precision` says whether a model's blocks can go this way: where Triton runs, up to `PLACES` places, all
+  planes turned. Elsewhere `possym.ensembles.ensemble.causal_attention` does the same in several steps.
+- A program of the attention works on one head of one sequence: rotation, causal softmax, dropout and mixing. Keys,
+  values and queries are read where a block's first product left them; the gradient computes the weights again, so that
+  nothing between is stored.
+- The bias of that product is added where its columns are read: a batched product would copy it to every row before.
+- The dropout masks are those of `possym.ensembles.dropout`, bit for bit.
+- `mix` is attention and GELU, with gradients; `add_and_norm`, for evaluations alone, leads from a block to the next.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from possym.ensembles.dropout import GOLDEN, signed
+from possym.kernels import in_rows, jit, on, tl, triton, works
+
+PLACES = 64
+STREAM = 1  # of a block's masks, the one of its attention weights
+SIZE = 16  # planes worked on at a time: with more, registers spill
+GIVEN = "Tensor? bias, Tensor cos, Tensor sin, Tensor? keys, int heads, float dropped, bool half, str precision"
+
+
+def precision(device: torch.device, places: int, width: int, planes: int) -> str | None:
+    """Return how the kernel's products of float32 are taken, None where it cannot be used.
+
+    Args:
+        device: of the model.
+        places: T.
+        width: D, of a head.
+        planes: F that turn.
+
+    Returns:
+        ``"tf32"``, or ``"tf32x3"`` where `torch.get_float32_matmul_precision` asks for all of float32.
+
+    >>> precision(torch.device("cpu"), places=17, width=128, planes=64) is None
+    True
+    """
+    fits = places <= PLACES and width >= 2 * SIZE and width & (width - 1) == 0 and 2 * planes == width
+    if not fits or not works(device):
+        return None
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+@jit
+def hashed(x):
+    """`possym.ensembles.dropout.mixed`: the second factor is 0x846CA68B as an int32."""
+    x = (x ^ ((x >> 16) & 0xFFFF)) * 0x7FEB352D
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * -2073254261
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+@jit
+def load_rows(start, bias, rows, stride, inside, columns, BIASED: tl.constexpr):
+    """Load rows of a product and add its bias, in float32; rows that are not inside hold the bias alone."""
+    x = tl.load(start + rows[:, None] * stride + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+    if BIASED:
+        x += tl.load(bias + columns)[None, :].to(tl.float32)
+    return x
+
+
+@jit
+def load_turned(
+    start, bias, cosines, sines, rows, stride, inside, chunk,
+    WIDTH: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """Load rows of a head as coordinates (ROWS, SIZE) of its planes from ``chunk`` on, turned by each row's place.
+
+    Returns both coordinates, cosines and sines.
+    """
+    if HALF:
+        columns = chunk + tl.arange(0, SIZE)
+        x = load_rows(start, bias, rows, stride, inside, columns, BIASED)
+        y = load_rows(start, bias, rows, stride, inside, columns + WIDTH // 2, BIASED)
+    else:
+        both = load_rows(start, bias, rows, stride, inside, 2 * chunk + tl.arange(0, 2 * SIZE), BIASED)
+        x, y = tl.split(both.reshape(rows.shape[0], SIZE, 2))
+    table = rows[:, None] * (WIDTH // 2) + chunk + tl.arange(0, SIZE)[None, :]
+    cos = tl.load(cosines + table, mask=inside, other=1.0)
+    sin = tl.load(sines + table, mask=inside, other=0.0)
+    return x * cos - y * sin, x * sin + y * cos, cos, sin
+
+
+@jit
+def store_rows(start, sums, rows, stride, inside, columns, x, BIASED: tl.constexpr):
+    """Store rows of a product's gradient, and their sum for that of its bias; rows that are not inside are 0."""
+    tl.store(start + rows[:, None] * stride + columns[None, :], x, mask=inside)
+    if BIASED:
+        tl.store(sums + columns, tl.sum(x, 0))
+
+
+@jit
+def store_turned(
+    start, sums, rows, stride, inside, chunk, x, y, cos, sin,
+    WIDTH: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """Store the gradient of what `load_turned` loads from that of what it returns."""
+    x, y = x * cos + y * sin, y * cos - x * sin
+    if HALF:
+        columns = chunk + tl.arange(0, SIZE)
+        store_rows(start, sums, rows, stride, inside, columns, x, BIASED)
+        store_rows(start, sums, rows, stride, inside, columns + WIDTH // 2, y, BIASED)
+    else:
+        columns = 2 * chunk + tl.arange(0, 2 * SIZE)
+        store_rows(start, sums, rows, stride, inside, columns, tl.interleave(x, y), BIASED)
+
+
+@jit
+def weigh(
+    key, bias, cosines, sines, keys, sequence, head, sequences, length, stride, scale,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr,
+    BIASED: tl.constexpr, THRESHOLD: tl.constexpr, SHIFT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the weights (ROWS, ROWS) of one head of one sequence, and which of them stay."""
+    rows = tl.arange(0, ROWS)
+    inside = rows[:, None] < length
+    query, query_bias = key + 2 * HEADS * WIDTH, bias + 2 * HEADS * WIDTH
+    logits = tl.zeros((ROWS, ROWS), tl.float32)
+    for chunk in range(0, WIDTH // 2, SIZE):
+        key_x, key_y, _, _ = load_turned(
+            key, bias, cosines, sines, rows, stride, inside, chunk, WIDTH, SIZE, HALF, BIASED
+        )
+        query_x, query_y, _, _ = load_turned(
+            query, query_bias, cosines, sines, rows, stride, inside, chunk, WIDTH, SIZE, HALF, BIASED
+        )
+        logits = tl.dot(query_x, tl.trans(key_x), logits, input_precision=PRECISION)
+        logits = tl.dot(query_y, tl.trans(key_y), logits, input_precision=PRECISION)
+    stays = (rows[:, None] >= rows[None, :]) & (rows[None, :] < length)
+    logits = tl.where(stays, logits * scale, -float("inf"))
+    weights = tl.exp(logits - tl.max(logits, 1)[:, None])
+    weights = weights / tl.sum(weights, 1)[:, None]
+    if THRESHOLD > 0:
+        member = sequence // sequences
+        first = hashed(tl.load(keys + member * 2) + SHIFT)
+        second = hashed(tl.load(keys + member * 2 + 1) + SHIFT)
+        place = ((sequence % sequences) * HEADS + head) * length * length + rows[:, None] * length + rows[None, :]
+        stays = stays & ((hashed(hashed(place ^ first) + second) & 0xFFFFFF) >= THRESHOLD)
+    return weights, stays
+
+
+@jit
+def forward_kernel(
+    product, bias, cosines, sines, keys, mixed, width, sequences, length, stride, step, whole, scale,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr,
+    BIASED: tl.constexpr, THRESHOLD: tl.constexpr, SHIFT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Write what one head of one sequence mixes, to rows ``width`` apart."""
+    sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    first = sequence.to(tl.int64) * length
+    key = product + first * stride + head * WIDTH
+    bias += (sequence // sequences) * step + head * WIDTH
+    weights, stays = weigh(
+        key, bias, cosines, sines, keys, sequence, head, sequences, length, stride, scale,
+        HEADS, WIDTH, ROWS, SIZE, HALF, BIASED, THRESHOLD, SHIFT, PRECISION,
+    )  # fmt: skip
+    weights = tl.where(stays, weights, 0.0)
+    value, value_bias = key + HEADS * WIDTH, bias + HEADS * WIDTH
+    rows = tl.arange(0, ROWS)
+    inside = rows[:, None] < length
+    for chunk in range(0, WIDTH, 2 * SIZE):
+        columns = chunk + tl.arange(0, 2 * SIZE)
+        found = load_rows(value, value_bias, rows, stride, inside, columns, BIASED)
+        found = tl.dot(weights, found, input_precision=PRECISION)
+        tl.store(mixed + (first + rows[:, None]) * width + head * WIDTH + columns[None, :], found, mask=inside)
+
+
+@jit
+def backward_kernel(
+    product, bias, cosines, sines, keys, asked, gradient, sums, sequences, length, stride, step, whole, scale,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr,
+    BIASED: tl.constexpr, THRESHOLD: tl.constexpr, SHIFT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of one head's keys, values and queries from that of what it mixed, and their sums."""
+    sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    first = sequence.to(tl.int64) * length
+    key = product + first * stride + head * WIDTH
+    bias += (sequence // sequences) * step + head * WIDTH
+    weights, stays = weigh(
+        key, bias, cosines, sines, keys, sequence, head, sequences, length, stride, scale,
+        HEADS, WIDTH, ROWS, SIZE, HALF, BIASED, THRESHOLD, SHIFT, PRECISION,
+    )  # fmt: skip
+    value, value_bias = key + HEADS * WIDTH, bias + HEADS * WIDTH
+    query, query_bias = value + HEADS * WIDTH, value_bias + HEADS * WIDTH
+    rows = tl.arange(0, ROWS)
+    inside = rows[:, None] < length
+    gradient += first * whole + head * WIDTH
+    sums += sequence.to(tl.int64) * whole + head * WIDTH
+    dropped = tl.trans(tl.where(stays, weights, 0.0))
+    change = tl.zeros((ROWS, ROWS), tl.float32)
+    for chunk in range(0, WIDTH, 2 * SIZE):
+        columns = chunk + tl.arange(0, 2 * SIZE)
+        mixing = load_rows(value, value_bias, rows, stride, inside, columns, BIASED)
+        above = asked + ((first + rows[:, None]) * HEADS + head) * WIDTH + columns[None, :]
+        above = tl.load(above, mask=inside, other=0.0).to(tl.float32)
+        change = tl.dot(above, tl.trans(mixing), change, input_precision=PRECISION)
+        found = tl.dot(dropped, above, input_precision=PRECISION)
+        store_rows(gradient + HEADS * WIDTH, sums + HEADS * WIDTH, rows, whole, inside, columns, found, BIASED)
+    change = tl.where(stays, change, 0.0)
+    change = weights * (change - tl.sum(weights * change, 1)[:, None]) * scale
+    back = tl.trans(change)
+    for chunk in range(0, WIDTH // 2, SIZE):
+        x, y, cos, sin = load_turned(key, bias, cosines, sines, rows, stride, inside, chunk, WIDTH, SIZE, HALF, BIASED)
+        x = tl.dot(change, x, input_precision=PRECISION)
+        y = tl.dot(change, y, input_precision=PRECISION)
+        store_turned(
+            gradient + 2 * HEADS * WIDTH, sums + 2 * HEADS * WIDTH, rows, whole, inside, chunk, x, y, cos, sin,
+            WIDTH, SIZE, HALF, BIASED,
+        )  # fmt: skip
+        x, y, cos, sin = load_turned(
+            query, query_bias, cosines, sines, rows, stride, inside, chunk, WIDTH, SIZE, HALF, BIASED
+        )
+        x = tl.dot(back, x, input_precision=PRECISION)
+        y = tl.dot(back, y, input_precision=PRECISION)
+        store_turned(gradient, sums, rows, whole, inside, chunk, x, y, cos, sin, WIDTH, SIZE, HALF, BIASED)
+
+
+@jit
+def gelu_and_slope(x):
+    """Return GELU by its tanh approximation, x · sigmoid(2u), and its derivative."""
+    share = tl.sigmoid(tl.maximum(1.5957691216057308 * (x + 0.044715 * x * x * x), -80.0))
+    return x * share, share + x * share * (1.0 - share) * 1.5957691216057308 * (1.0 + 3 * 0.044715 * x * x)
+
+
+@jit
+def gelu_kernel(
+    hidden, bias, active, width, inner, sequences, stride, step, whole,
+    LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """Write GELU of some columns of one sequence, to rows ``width`` apart."""
+    parts = tl.cdiv(inner, COLUMNS)
+    sequence = tl.program_id(0) // parts
+    columns = (tl.program_id(0) % parts) * COLUMNS + tl.arange(0, COLUMNS)
+    first = sequence.to(tl.int64) * LENGTH
+    hidden += first * stride
+    bias += (sequence // sequences) * step
+    for row in tl.static_range(0, LENGTH, ROWS):
+        rows = row + tl.arange(0, ROWS)
+        inside = (rows[:, None] < LENGTH) & (columns[None, :] < inner)
+        x = tl.load(hidden + rows[:, None] * stride + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+        if BIASED:
+            x += tl.load(bias + columns, mask=columns < inner, other=0.0)[None, :].to(tl.float32)
+        x, _ = gelu_and_slope(x)
+        tl.store(active + (first + rows[:, None]) * width + columns[None, :], x, mask=inside)
+
+
+@jit
+def gelu_gradient_kernel(
+    hidden, bias, asked, gradient, sums, inner, sequences, stride, step, whole,
+    LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of some columns of one sequence before GELU, and its sum over places."""
+    parts = tl.cdiv(inner, COLUMNS)
+    sequence = tl.program_id(0) // parts
+    columns = (tl.program_id(0) % parts) * COLUMNS + tl.arange(0, COLUMNS)
+    first = sequence.to(tl.int64) * LENGTH
+    hidden += first * stride
+    gradient += first * whole
+    asked += first * inner
+    bias += (sequence // sequences) * step
+    total = tl.zeros((COLUMNS,), tl.float32)
+    for row in tl.static_range(0, LENGTH, ROWS):
+        rows = row + tl.arange(0, ROWS)
+        inside = (rows[:, None] < LENGTH) & (columns[None, :] < inner)
+        x = tl.load(hidden + rows[:, None] * stride + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+        above = tl.load(asked + rows[:, None] * inner + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+        if BIASED:
+            x += tl.load(bias + columns, mask=columns < inner, other=0.0)[None, :].to(tl.float32)
+        _, slope = gelu_and_slope(x)
+        tl.store(gradient + rows[:, None] * whole + columns[None, :], above * slope, mask=inside)
+        total += tl.sum(above * slope, 0)
+    if BIASED:
+        tl.store(sums + sequence.to(tl.int64) * whole + columns, total, mask=columns < inner)
+
+
+@jit
+def norm_kernel(
+    x, attended, processed, bias, normed, width, each, step, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ADDING: tl.constexpr,
+):  # fmt: skip
+    """Add to some rows of one member's residual stream what a block brought, and write them normed."""
+    parts = tl.cdiv(each, ROWS)
+    member = tl.program_id(0) // parts
+    rows = (tl.program_id(0) % parts) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    there = columns[None, :] < width
+    inside = (rows[:, None] < each) & there
+    place = (member.to(tl.int64) * each + rows[:, None]) * width + columns[None, :]
+    value = tl.load(x + place, mask=inside, other=0.0)
+    if ADDING:
+        value += tl.load(attended + place, mask=inside, other=0.0).to(tl.float32)
+        value += tl.load(processed + place, mask=inside, other=0.0).to(tl.float32)
+        value += tl.load(bias + member * step + columns, mask=columns < width, other=0.0)[None, :].to(tl.float32)
+        tl.store(x + place, value, mask=inside)
+    value = tl.where(there, value - tl.sum(value, 1)[:, None] / width, 0.0)
+    value *= tl.rsqrt(tl.sum(value * value, 1)[:, None] / width + 1e-5)
+    tl.store(normed + place, value, mask=inside)
+
+
+def launch_attention(
+    kernel, product: Tensor, bias: Tensor | None, cos: Tensor, sin: Tensor, keys: Tensor | None, heads: int,
+    dropped: float, half: bool, precision: str, *given: Tensor | int,
+) -> None:  # fmt: skip
+    """Run a kernel of the attention over all heads of all sequences."""
+    E, B, T, whole = product.shape
+    D, rows = 2 * cos.shape[1], max(16, triton.next_power_of_2(T))
+    with on(product):
+        kernel[(E * B * heads,)](
+            product, product if bias is None else bias, cos, sin, product if keys is None else keys, *given,
+            B, T, product.stride(2), 0 if bias is None else bias.stride(0), whole, D**-0.5,
+            HEADS=heads, WIDTH=D, ROWS=rows, SIZE=SIZE, HALF=half,
+            BIASED=bias is not None, THRESHOLD=0 if keys is None else round(dropped * 2**24),
+            SHIFT=signed(STREAM * GOLDEN), PRECISION=precision, num_warps=1 if rows <= 32 else 4,
+        )  # fmt: skip
+
+
+def launch_gelu(kernel, product: Tensor, bias: Tensor | None, first: int, *given: Tensor | int) -> None:
+    """Run a kernel of GELU over the columns of all sequences from ``first`` on."""
+    E, B, T, whole = product.shape
+    inner = whole - first
+    if not inner:
+        return
+    columns = min(512, triton.next_power_of_2(inner))
+    with on(product):
+        kernel[(E * B * triton.cdiv(inner, columns),)](
+            product[..., first:], product if bias is None else bias[:, first:], *given,
+            inner, B, product.stride(2), 0 if bias is None else bias.stride(0), whole,
+            LENGTH=T, ROWS=4, COLUMNS=columns, BIASED=bias is not None, num_warps=4,
+        )  # fmt: skip
+
+
+@torch.library.custom_op("possym::mix", mutates_args=(), schema=f"(Tensor product, {GIVEN}) -> (Tensor, Tensor)")
+def mix(
+    product: Tensor,
+    bias: Tensor | None,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor | None,
+    heads: int,
+    dropped: float,
+    half: bool,
+    precision: str,
+) -> tuple[Tensor, Tensor]:
+    """Return what a block's attention mixes (E, B, T, C), and GELU of the rest (E, B, T, I).
+
+    The attention is `possym.ensembles.ensemble.causal_attention` with the block's masks.
+
+    Args:
+        product: (E, B, T, 3C + I) keys, values and queries before rotation, and what GELU (its tanh approximation) is
+            taken of; I may be 0.
+        bias: (E, 3C + I) to add to it first, each member's in a row.
+        cos, sin: (T, D/2) float32 of each place's angles: all planes turn.
+        keys: (E, 2) int32 of the block's dropout, None where nothing is dropped.
+        heads: H; D = C/H is a power of two from 32, since a tile's products sum over D/2 or more.
+        dropped: probability of dropping a weight.
+        half: whether planes pair dimensions k and k + D/2 rather than 2k and 2k + 1.
+        precision: of the products, ``"tf32"``, or ``"tf32x3"`` where that of float32 is wanted.
+    """
+    product = in_rows(product)
+    mixed, active = outputs(product, cos, heads)
+    C = mixed.shape[-1]
+    launch_attention(forward_kernel, product, bias, cos, sin, keys, heads, dropped, half, precision, mixed, C)
+    launch_gelu(gelu_kernel, product, bias, 3 * C, active, active.shape[-1])
+    return mixed, active
+
+
+def outputs(product: Tensor, cos: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Return room for what `mix` returns."""
+    C = 2 * cos.shape[1] * heads
+    return tuple(product.new_empty(*product.shape[:3], width) for width in (C, product.shape[3] - 3 * C))
+
+
+@mix.register_fake
+def _(product, bias, cos, sin, keys, heads, dropped, half, precision):
+    return outputs(product, cos, heads)
+
+
+@torch.library.custom_op(
+    "possym::mix_gradient",
+    mutates_args=(),
+    schema=f"(Tensor asked, Tensor asked_active, Tensor product, {GIVEN}) -> (Tensor, Tensor)",
+)
+def mix_gradient(
+    asked: Tensor,
+    asked_active: Tensor,
+    product: Tensor,
+    bias: Tensor | None,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor | None,
+    heads: int,
+    dropped: float,
+    half: bool,
+    precision: str,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of ``product`` for those of what `mix` returned, and its sums over places (E, B, 3C + I).
+
+    There are sums, in float32, where there is a bias.
+    """
+    product = in_rows(product)
+    gradient, sums = slopes(product, bias)
+    C = asked.shape[-1]
+    launch_attention(
+        backward_kernel, product, bias, cos, sin, keys, heads, dropped, half, precision,
+        asked.contiguous(), gradient, sums,
+    )  # fmt: skip
+    launch_gelu(
+        gelu_gradient_kernel, product, bias, 3 * C,
+        asked_active.contiguous(), gradient[..., 3 * C :], sums if bias is None else sums[..., 3 * C :],
+    )  # fmt: skip
+    return gradient, sums
+
+
+def slopes(product: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return room for what `mix_gradient` returns."""
+    E, B, _, whole = product.shape
+    shape = (0,) if bias is None else (E, B, whole)
+    return product.new_empty(product.shape), product.new_empty(shape, dtype=torch.float32)
+
+
+@mix_gradient.register_fake
+def _(asked, asked_active, product, bias, cos, sin, keys, heads, dropped, half, precision):
+    return slopes(product, bias)
+
+
+def keep_inputs(ctx, inputs, output):
+    """Keep what the gradient needs: what `mix` was given."""
+    product, bias, cos, sin, keys, *ctx.options = inputs
+    ctx.save_for_backward(product, bias, cos, sin, keys)
+
+
+def gradient_of_inputs(ctx, asked, asked_active):
+    """Return gradients for ``product`` and ``bias``."""
+    product, bias, *tables = ctx.saved_tensors
+    gradient, sums = mix_gradient(asked, asked_active, product, bias, *tables, *ctx.options)
+    return gradient, None if bias is None else sums.sum(1).to(bias.dtype), *[None] * 7
+
+
+mix.register_autograd(gradient_of_inputs, setup_context=keep_inputs)
+
+
+def add_and_norm(x: Tensor, dtype: torch.dtype, *brought: Tensor) -> Tensor:
+    """Add to the residual stream what a block brought, in place, and return its LayerNorm without gain and bias.
+
+    Args:
+        x: (E, B, T, C) float32, contiguous.
+        dtype: of what is returned.
+        brought: nothing, or what attention and MLP brought, (E, B, T, C) and contiguous, and the MLP's bias (E, C).
+    """
+    E, B, T, C = x.shape
+    attended, processed, bias = brought or (x, x, x)
+    normed = torch.empty_like(x, dtype=dtype)
+    with on(x):
+        norm_kernel[(E * triton.cdiv(B * T, 8),)](
+            x, attended, processed, bias, normed, C, B * T, bias.stride(0),
+            ROWS=8, COLUMNS=triton.next_power_of_2(C), ADDING=bool(brought), num_warps=4,
+        )  # fmt: skip
+    return normed

@@ -1,0 +1,398 @@
+"""E GPT-J models as one module, with an explicit model axis on every parameter.
+
+What it does:
+- the GPT-J block: attention and MLP in parallel on one LayerNorm, no biases in the attention, biases in the
+  MLP, tanh-approximate GELU, final LayerNorm, untied output with bias;
+- interleaved RoPE from angles in float64, so positions are not limited by the training length;
+- one batched product per kind of weight serves all members, and parameters are stacked over layers too, so a
+  forward, a backward, a clip or an optimiser step costs few kernels;
+- logits, softmax and the residual stream in float32, the large products in the dtype asked for;
+- dropout masks hashed from a member's key of the step (`possym.ensembles.dropout`), so the same for it whatever E is;
+- queries and keys before rotation of every layer in one forward (`GPTJEnsemble.trace`);
+- the attention of any layer replaced by a function of its queries, keys and values (``attend``);
+- one member to and from `transformers.GPTJForCausalLM`.
+
+Sizes: E members, B sequences, T places, C width, H heads, D = C/H head width, L layers, V vocabulary.
+Two rewritings keep the step short and change no result: LayerNorm's gain and bias are multiplied into the
+weights that read it, and dropout's factor 1/(1 − p) into the weights that follow the dropped values.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from possym.ensembles import folding, fused
+from possym.ensembles.dropout import kept, later
+from possym.ensembles.ensemble import (
+    MASKS,
+    Attend,
+    Ensemble,
+    Lookup,
+    Sizes,
+    Watch,
+    attention_of_block,
+    compiled,
+    masked,
+    need_size,
+    project,
+    read_from,
+    tables,
+    write_to,
+)
+from possym.errors import ConfigError, InputError, UnsupportedModelError, need
+from possym.rope import frequencies
+
+if TYPE_CHECKING:
+    from transformers import GPTJForCausalLM
+
+
+@dataclass(frozen=True)
+class GPTJConfig(Sizes):
+    """Sizes of a GPT-J model. ``rotary_dim=None`` turns the whole head width.
+
+    Raises:
+        ConfigError: a value of the wrong type or out of range.
+
+    Source of the defaults: 2605.31558, appendix C.2, and GPT-J.
+
+    >>> GPTJConfig(vocabulary_size=136).head_width
+    128
+    """
+
+    rotary_dim: int | None = None
+    mlp_ratio: int = 4
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a model."""
+        super().__post_init__()
+        need_size("mlp_ratio", self.mlp_ratio)
+        turned = self.rotary_dim
+        if turned is not None and (isinstance(turned, bool) or not isinstance(turned, int)):
+            raise ConfigError(f"rotary_dim = {turned!r}: give an even whole number, or None for the head width")
+        if turned is not None and (turned < 2 or turned % 2 or turned > self.head_width):
+            raise ConfigError(f"rotary_dim = {turned}: give an even number from 2 to the head width {self.head_width}")
+
+    @property
+    def frequencies(self) -> Tensor:
+        """(F,) float64 angles of the RoPE planes in radians a position, fastest first."""
+        return frequencies(self.rotary_dim or self.head_width, self.base)
+
+
+class GPTJEnsemble(Ensemble):
+    """E GPT-J models of one size, each started from its own seed.
+
+    Axes of parameters, `forward`, `trace` and the rest are those of `possym.ensembles.ensemble.Ensemble`.
+
+    Args:
+        config: sizes.
+        seeds: one whole number from 0 to below 2³² a member (torch's CPU generator tells no more apart).
+
+    Raises:
+        InputError: seeds that are no whole numbers from 0, or none.
+
+    Source: 2605.31558, appendix C.2.
+
+    >>> model = GPTJEnsemble(GPTJConfig(vocabulary_size=10, layers=2, width=8), seeds=[0, 1])
+    >>> model(torch.zeros(2, 3, 5, dtype=torch.int64)).shape
+    torch.Size([2, 3, 10])
+    """
+
+    Config = GPTJConfig
+    layout = "interleaved"
+
+    @staticmethod
+    def shapes(config: GPTJConfig) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of one member's parameters by name."""
+        return parameter_shapes(config)
+
+    def compute(
+        self, tokens: Tensor, dropout_keys: Tensor | None, all_places: bool, dtype: torch.dtype, attend: Attend | None
+    ) -> Tensor:
+        """Return what `forward` returns, of arguments that it has checked, tokens (E, B, T)."""
+        config = self.config
+        _, B, T = tokens.shape
+        C, L = config.width, config.layers
+        dropped = config.dropout if dropout_keys is not None else 0.0
+        grown = 1 / (1 - dropped)
+        compiling = tokens.is_cuda and torch.is_grad_enabled() and attend is None
+        run, drop = (compiled(block), compiled(masked)) if compiling else (block, masked)
+        precision = fused.precision(tokens.device, T, config.head_width, len(self.angles))
+
+        # Weights of all layers at once, in an order that lets the last layer split off what all places need.
+        ordered = self.key, self.value, self.query, self.mlp_in
+        entry, moved = folding.folded(self.norm_gain, self.norm_bias, dtype, *ordered)
+        entry = entry.unbind(1)  # (E, C, 7C) a layer at mlp_ratio 4
+        entry_bias = (moved + F.pad(self.mlp_in_bias, (3 * C, 0))).to(dtype).unsqueeze(-2).unbind(1)  # (E, 1, 7C)
+        attention_output = folding.scaled(self.attention_output, grown**2, dtype).unbind(1)
+        mlp_output = folding.scaled(self.mlp_output, grown, dtype).unbind(1)
+        mlp_output_bias = (self.mlp_output_bias * grown).to(dtype).unsqueeze(-2).unbind(1)
+
+        x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
+        if dropped:
+            x = drop(x, dropout_keys, dropped)
+        cut = not all_places and T > 1
+        layers = list(
+            zip(
+                zip(entry, entry_bias, strict=True),
+                zip(attention_output, mlp_output, mlp_output_bias, strict=True),
+                strict=True,
+            )
+        )
+        watched = attend is None or isinstance(attend, Watch)
+        if precision and watched and not dropped and not torch.is_grad_enabled():
+            x = evaluated(x, layers, self.angles, heads=config.heads, cut=cut, watch=attend, precision=precision)
+            layers = []
+        for layer, weights in enumerate(layers):
+            x = run(
+                x,
+                *weights,
+                self.angles,
+                heads=config.heads,
+                cut=layer == L - 1 and cut,
+                dropped=dropped,
+                keys=later(dropout_keys, MASKS * layer) if dropped else None,
+                attend=None if attend is None else functools.partial(attend, layer),
+                precision=precision,
+            )
+        if not all_places:
+            x = x[:, :, -1:]
+        x = F.layer_norm(x, (C,)) * self.final_norm_gain[:, None, None] + self.final_norm_bias[:, None, None]
+        logits = project(x, self.head, self.head_bias.unsqueeze(-2))
+        return logits if all_places else logits.squeeze(2)
+
+    def member_to_transformers(self, index: int, positions: int = 2048) -> "GPTJForCausalLM":
+        """Return one member as a `transformers.GPTJForCausalLM` in evaluation mode, on the CPU.
+
+        Args:
+            index: which member.
+            positions: the longest input the exported model takes (transformers tabulates its angles).
+
+        Raises:
+            InputError: no such member.
+            UnsupportedModelError: transformers' GPT-J has RoPE base 10000 alone.
+        """
+        from transformers import GPTJConfig as TheirConfig
+        from transformers import GPTJForCausalLM
+
+        positions = need(positions, int, "positions")
+        if positions < 1:
+            raise InputError(f"positions = {positions}: give a whole number from 1")
+        ours = self.config
+        member = self.member(index)
+        if ours.base != 10000:
+            raise UnsupportedModelError(f"RoPE base {ours.base}: transformers' GPT-J knows base 10000 alone")
+        theirs = TheirConfig(
+            vocab_size=ours.vocabulary_size,
+            n_positions=positions,
+            n_embd=ours.width,
+            n_layer=ours.layers,
+            n_head=ours.heads,
+            n_inner=ours.mlp_ratio * ours.width,
+            rotary_dim=ours.rotary_dim or ours.head_width,
+            activation_function="gelu_new",
+            resid_pdrop=ours.dropout,
+            embd_pdrop=ours.dropout,
+            attn_pdrop=ours.dropout,
+            initializer_range=ours.init_std,
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+        with torch.random.fork_rng(devices=[]):
+            model = GPTJForCausalLM(theirs)
+        write_to(transformers_tensors(model), member)
+        return model.eval()
+
+    @classmethod
+    def from_transformers(cls, model: "GPTJForCausalLM") -> Self:
+        """Return a `transformers.GPTJForCausalLM` as an ensemble of one.
+
+        Raises:
+            UnsupportedModelError: another kind of model, another activation, unequal dropouts, a LayerNorm
+                epsilon other than 1e-5, or a width that is no multiple of the MLP's.
+        """
+        from transformers import GPTJForCausalLM
+
+        if not isinstance(model, GPTJForCausalLM):
+            raise UnsupportedModelError(f"a {type(model).__name__}: give a transformers.GPTJForCausalLM")
+        theirs = model.config
+        dropouts = {theirs.resid_pdrop, theirs.embd_pdrop, theirs.attn_pdrop}
+        inner = theirs.n_inner or 4 * theirs.n_embd
+        same_gelu = theirs.activation_function in ("gelu_new", "gelu_pytorch_tanh")
+        reasons = [
+            (not same_gelu, "its activation_function is not gelu_new"),
+            (len(dropouts) > 1, "its dropouts differ"),
+            (theirs.layer_norm_epsilon != 1e-5, "layer_norm_epsilon is not 1e-5"),
+            (inner % theirs.n_embd != 0, "n_inner is no multiple of n_embd"),
+            (model.lm_head.weight is model.transformer.wte.weight, "its output is tied to its embedding"),
+        ]
+        for refused, reason in reasons:
+            if refused:
+                raise UnsupportedModelError(f"this GPT-J cannot be imported: {reason}")
+        width = theirs.n_embd // theirs.n_head
+        config = GPTJConfig(
+            vocabulary_size=theirs.vocab_size,
+            layers=theirs.n_layer,
+            heads=theirs.n_head,
+            width=theirs.n_embd,
+            rotary_dim=None if theirs.rotary_dim == width else theirs.rotary_dim,
+            mlp_ratio=inner // theirs.n_embd,
+            dropout=dropouts.pop(),
+            init_std=theirs.initializer_range,
+        )
+        return cls.from_weights(config, read_from(transformers_tensors(model), cls.shapes(config)))
+
+
+def parameter_shapes(config: GPTJConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of one member's parameters by name, the layer axis first within blocks.
+
+    >>> parameter_shapes(GPTJConfig(vocabulary_size=136))["mlp_in"]
+    (12, 128, 512)
+    """
+    V, L, C = config.vocabulary_size, config.layers, config.width
+    inner = config.mlp_ratio * C
+    return {
+        "embedding": (V, C),
+        "norm_gain": (L, C),
+        "norm_bias": (L, C),
+        "query": (L, C, C),
+        "key": (L, C, C),
+        "value": (L, C, C),
+        "attention_output": (L, C, C),
+        "mlp_in": (L, C, inner),
+        "mlp_in_bias": (L, inner),
+        "mlp_output": (L, inner, C),
+        "mlp_output_bias": (L, C),
+        "final_norm_gain": (C,),
+        "final_norm_bias": (C,),
+        "head": (C, V),
+        "head_bias": (V,),
+    }
+
+
+def transformers_tensors(model: "GPTJForCausalLM") -> Iterator[tuple[tuple[str, int | None], Tensor]]:
+    """Yield ((our name, layer or None), transformers' parameter) for every parameter of a GPT-J."""
+    body = model.transformer
+    yield ("embedding", None), body.wte.weight
+    for layer, block in enumerate(body.h):
+        yield ("norm_gain", layer), block.ln_1.weight
+        yield ("norm_bias", layer), block.ln_1.bias
+        yield ("query", layer), block.attn.q_proj.weight
+        yield ("key", layer), block.attn.k_proj.weight
+        yield ("value", layer), block.attn.v_proj.weight
+        yield ("attention_output", layer), block.attn.out_proj.weight
+        yield ("mlp_in", layer), block.mlp.fc_in.weight
+        yield ("mlp_in_bias", layer), block.mlp.fc_in.bias
+        yield ("mlp_output", layer), block.mlp.fc_out.weight
+        yield ("mlp_output_bias", layer), block.mlp.fc_out.bias
+    yield ("final_norm_gain", None), body.ln_f.weight
+    yield ("final_norm_bias", None), body.ln_f.bias
+    yield ("head", None), model.lm_head.weight
+    yield ("head_bias", None), model.lm_head.bias
+
+
+def block(
+    x: Tensor,
+    entry: tuple[Tensor, Tensor],
+    output: tuple[Tensor, Tensor, Tensor],
+    angles: Tensor,
+    *,
+    heads: int,
+    cut: bool,
+    dropped: float,
+    keys: Tensor | None,
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
+    precision: str | None,
+) -> Tensor:
+    """Return the residual stream (E, B, Q, C) after one block: attention and MLP beside each other.
+
+    Args:
+        x: (E, B, T, C), before it.
+        entry: weight (E, C, 3C + inner) and bias of key, value, query and the MLP's first half.
+        output: weight of attention's output, weight and bias of the MLP's second half.
+        angles: (F,) of the RoPE planes.
+        heads: H.
+        cut: compute the last place alone, Q = 1; else Q = T.
+        dropped: probability of dropping a value; ``keys`` (E, 2) are this layer's, None where it is 0.
+        attend: in place of `causal_attention`.
+        precision: see `possym.ensembles.ensemble.attention_of_block`.
+    """
+    _, B, T, C = x.shape
+    normed = F.layer_norm(x, (C,)).to(entry[0].dtype)
+    if precision and attend is None and not cut:
+        product, bias = project(normed, entry[0]), entry[1].squeeze(1)
+        mixed, active = fused.mix(product, bias, *tables(T, angles), keys, heads, dropped, False, precision)
+    else:
+        if cut:
+            joint = project(normed, *(part[..., : 2 * C] for part in entry))
+            asked = project(normed[:, :, -1:], *(part[..., 2 * C :] for part in entry))
+            query, hidden = asked.split([C, asked.shape[-1] - C], -1)
+            x = x[:, :, -1:]
+        else:
+            product = project(normed, *entry)
+            joint, hidden = product.split([3 * C, product.shape[-1] - 3 * C], -1)
+            query = joint[..., 2 * C :]
+        mixed = attention_of_block(
+            joint,
+            query,
+            angles,
+            heads=heads,
+            layout="interleaved",
+            dropped=dropped,
+            keys=keys,
+            attend=attend,
+            precision=None,
+        )
+        active = F.gelu(hidden, approximate="tanh")
+    attended = project(mixed, output[0])
+    processed = project(active, output[1], output[2])
+    if dropped:
+        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, -x.shape[2] :]
+        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -x.shape[2] :]
+    return x + attended + processed
+
+
+def evaluated(
+    x: Tensor,
+    layers: list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]],
+    angles: Tensor,
+    *,
+    heads: int,
+    cut: bool,
+    watch: Watch | None,
+    precision: str,
+) -> Tensor:
+    """Return the residual stream after all blocks by kernels, without dropout and gradients; ``x`` is overwritten.
+
+    Args:
+        x: (E, B, T, C), before them.
+        layers: ``entry`` and ``output`` of each `block`.
+        angles: (F,) of the RoPE planes.
+        heads: H.
+        cut: compute the last place alone in the last block.
+        watch: what keeps queries and keys.
+        precision: see `possym.ensembles.ensemble.attention_of_block`.
+    """
+    C, turns = x.shape[-1], tables(x.shape[2], angles)
+    normed = fused.add_and_norm(x, layers[0][0][0].dtype)
+    for layer, ((weight, bias), output) in enumerate(layers):
+        last = cut and layer == len(layers) - 1
+        joint = slice(3 * C if last else None)
+        product = project(normed, weight[..., joint])
+        if watch:
+            key = product[..., :C] + bias.unsqueeze(1)[..., :C]
+            query = product[:, :, -1:, 2 * C : 3 * C] + bias.unsqueeze(1)[..., 2 * C : 3 * C]
+            watch.keep(*(each.float().unflatten(-1, (heads, C // heads)) for each in (query, key)))
+        mixed, active = fused.mix(product, bias[:, 0, joint], *turns, None, heads, 0.0, False, precision)
+        if last:
+            x, mixed, normed = (each[:, :, -1:] for each in (x, mixed, normed))
+            hidden = project(normed, weight[..., 3 * C :], bias[..., 3 * C :])
+            return x + project(mixed, output[0]) + project(F.gelu(hidden, approximate="tanh"), *output[1:])
+        brought = project(mixed, output[0]), project(active, output[1]), output[2].squeeze(1)
+        normed = fused.add_and_norm(x, normed.dtype, *brought)
+    return x

@@ -1,0 +1,74 @@
+"""Is accuracy U-shaped over the answer's place? A test over seeds.
+
+Each seed gives one curve over the places. Its bend is the quadratic coefficient of a least-squares parabola
+over the place, centred and scaled to [−1, 1]; a U has a positive bend, an inverse U a negative one. The seeds
+are the independent draws, so the interval and the p-value are over seeds, not over sequences.
+"""
+
+from typing import NamedTuple
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from possym.errors import InputError
+from possym.rope import as_float
+
+
+class ShapeTest(NamedTuple):
+    """Mean bend over seeds, its 95 % t-interval (low, high), exact sign-flip p-value, and the name of the shape."""
+
+    bend: float
+    low: float
+    high: float
+    p_value: float
+    shape: str
+
+
+def bends(curves: Tensor) -> Tensor:
+    """Return the quadratic coefficient of each curve (..., places) over the place scaled to [−1, 1].
+
+    Raises:
+        InputError: not a real tensor with at least three places, or values that are not finite.
+
+    >>> place = torch.linspace(-1, 1, 5)
+    >>> bends(0.5 + 0.3 * place**2 - 0.2 * place)
+    tensor(0.3000)
+    """
+    curves = as_float(curves, "curves").double()
+    if curves.shape[-1] < 3 or not curves.isfinite().all():
+        raise InputError(f"curves {tuple(curves.shape)}: give finite values at three places or more")
+    place = torch.linspace(-1, 1, curves.shape[-1], dtype=torch.float64, device=curves.device)
+    # The square without its constant and linear part; by symmetry it has no linear part.
+    direction = place.square() - place.square().mean()
+    return (curves @ direction / direction.square().sum()).float()
+
+
+def shape_test(curves: Tensor, level: float = 0.05) -> ShapeTest:
+    """Test over seeds whether curves (seeds, places) bend up (``"U"``), down (``"inverse U"``) or neither (``"flat"``).
+
+    A shape is named if the sign-flip p-value is at most ``level`` and the t-interval of level 1 − ``level``
+    leaves zero out. The p-value is exact under symmetry: the share of all 2^seeds sign patterns of the bends
+    whose mean is at least as far from zero.
+
+    Raises:
+        InputError: fewer than two or more than 20 seeds, or a level out of range.
+
+    >>> place = torch.linspace(-1, 1, 9)
+    >>> seeds = torch.linspace(0.2, 0.4, 8)[:, None]
+    >>> shape_test(0.5 - seeds * place**2).shape
+    'inverse U'
+    """
+    if not isinstance(curves, Tensor) or curves.ndim != 2 or not 2 <= len(curves) <= 20:
+        given = tuple(curves.shape) if isinstance(curves, Tensor) else type(curves).__name__
+        raise InputError(f"curves: got {given}, expected a tensor (seeds, places) with 2 to 20 seeds")
+    if isinstance(level, bool) or not isinstance(level, float) or not 0 < level < 1:
+        raise InputError(f"level = {level!r}: give a number between 0 and 1")
+    bend = bends(curves).double().cpu()
+    count, mean = len(bend), bend.mean()
+    half = float(stats.t.ppf(1 - level / 2, count - 1) * bend.std() / count**0.5)
+    signs = 1 - 2 * ((torch.arange(2**count)[:, None] >> torch.arange(count)) & 1).double()
+    p_value = float(((signs @ bend / count).abs() >= mean.abs() - 1e-12).double().mean())
+    low, high = float(mean) - half, float(mean) + half
+    significant = p_value <= level and low * high > 0
+    return ShapeTest(float(mean), low, high, p_value, ("U" if mean > 0 else "inverse U") if significant else "flat")

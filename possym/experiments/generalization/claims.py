@@ -1,0 +1,156 @@
+"""Claims on length generalization: the accuracy of trained models on longer inputs, and why it falls."""
+
+import pandas as pd
+
+from possym.experiments.claim import Claim, Measurement, claims_in, judge, share, spread
+from possym.experiments.generalization.names import crossings, kept_leads, looking
+from possym.experiments.learning_dynamics.summaries import over_seeds
+from possym.profiling.statistics import Estimate
+from possym.results import Study
+from possym.results.published import published
+
+CHAPTER = "09-length-generalization"
+STUDY = "generalization"
+READING = 0.05
+LEVEL = 0.9
+
+
+def whole(study: Study, task: str) -> pd.DataFrame:
+    """Return a task's accuracy over all hop counts at the main learning rate."""
+    table = study.tables["accuracy"]
+    main = study.manifest["config"]["learning_rate"]
+    return table[(table["task"] == task) & (table["hops"] == 0) & (table["learning_rate"] == main)]
+
+
+def above_until(study: Study) -> Measurement:
+    """Measure in how many seeds the letter task stays above 90 % up to the paper's length."""
+    accuracy = whole(study, "letter")
+    until = published("P2.fig5b.letter_above_90_until").value
+    upto = accuracy[accuracy["length"] <= until]
+    longest = upto["length"].max()
+    above = (upto["accuracy"] > LEVEL).groupby(upto["seed"]).all()
+    there = upto.loc[upto["length"] == longest, "accuracy"]
+    return Measurement(
+        f"above 90 % at every length to {longest:,} in {above.sum()} of {len(above)} seeds",
+        f"accuracy at {longest:,}: median {there.median():.0%}, {there.min():.0%} to {there.max():.0%}",
+        judge(above.mean() > 0.5 and longest == until, above.any()),
+        (share(above.sum(), len(above)), spread(there)),
+    )
+
+
+def readings(task: str):
+    """Measure accuracy at the lengths of figure 5B against its readings."""
+
+    def measure(study: Study) -> Measurement:
+        here = over_seeds(whole(study, task), ["length"], "accuracy").set_index("length")
+        read = published(f"P2.fig5b.{task}").value
+        points = [point for point in read if point["length"] in here.index]
+        left_out = [f"{point['length']:,}" for point in read if point["length"] not in here.index]
+        unread = f"; {len(left_out)} not compared: no input of {', '.join(left_out)} tokens was run"
+        inside, words, estimates = [], [], []
+        for point in points:
+            row = here.loc[point["length"]]
+            inside.append(row["low"] - READING <= point["accuracy"] <= row["high"] + READING)
+            words.append(f"{point['length']:,}: {row['median']:.2f} ({row['low']:.2f} to {row['high']:.2f})")
+            estimates.append(Estimate(row["median"], row["low"], row["high"]))
+        return Measurement(
+            f"{sum(inside)} of {len(inside)} readings within the range over seeds, widened by {READING}"
+            + (unread if left_out else ""),
+            "; ".join(words),
+            judge(bool(inside) and all(inside), 2 * sum(inside) >= len(inside) > 0),
+            tuple(estimates),
+        )
+
+    return measure
+
+
+def letter_goes_further(study: Study) -> Measurement:
+    """Measure the 90 % points of both tasks."""
+    points = {task: crossings(whole(study, task), ["seed"]) for task in ("number", "letter")}
+    number, letter = (points[task]["point"] for task in ("number", "letter"))
+    words = [
+        f"{task} {table['point'].median():,.0f} ({table['point'].min():,.0f} to {table['point'].max():,.0f})"
+        for task, table in points.items()
+    ]
+    return Measurement(
+        f"accuracy falls below 90 % at a median of {' and '.join(words)} tokens",
+        f"{len(number)} and {len(letter)} seeds",
+        judge(letter.min() > number.max(), letter.median() > number.median()),
+        (spread(number), spread(letter)),
+    )
+
+
+def leads_fall(study: Study) -> Measurement:
+    """Measure how much of the right key's lead is left at the longest length, by task."""
+    leads = looking(study.tables["leads"], study.tables["looks"])
+    tasks = ("number", "letter")
+    if missing := [task for task in tasks if task not in set(leads["task"])]:
+        return Measurement(f"no head of the {missing[0]} task looks at one step of the path", "", judge(False))
+    kept = kept_leads(leads)
+    both = kept.dropna()
+    less = (both["number"] < both["letter"]).mean() if len(both) else 0.0
+    words = " and ".join(f"{kept[task].median():.0%} ({task})" for task in tasks)
+    ranges = "; ".join(f"{task} {kept[task].min():.0%} to {kept[task].max():.0%}" for task in tasks)
+    return Measurement(
+        f"at {leads['length'].max():,} tokens the median seed keeps {words} of its lead at training length; "
+        "below 0 a wrong key leads",
+        f"{ranges} over seeds",
+        judge(less == 1, less > 0.5),
+        tuple(spread(kept[task].dropna()) for task in tasks),
+    )
+
+
+claim = claims_in("P2", CHAPTER, STUDY)
+
+CRITERION_READINGS = (
+    "at the lengths that were read off and run. Holds if every such reading lies within the range over seeds, "
+    f"widened by {READING:g} for reading a plot; in part if at least half do"
+)
+
+
+def readings_claim(task: str) -> Claim:
+    """Return the claim on a task's curve."""
+    values = "; ".join(f"{p['length']:,}: {p['accuracy']:g}" for p in published(f"P2.fig5b.{task}").value)
+    return claim(
+        f"{task}-by-length",
+        "Fig. 5B",
+        f"On the {task} task accuracy falls with length as the figure shows.",
+        f"≈ {values}",
+        CRITERION_READINGS,
+        readings(task),
+    )
+
+
+CLAIMS = (
+    claim(
+        "letter-above-90",
+        published("P2.fig5b.letter_above_90_until").where,
+        "On the letter task accuracy stays above 90 % up to length 850.",
+        "850",
+        "holds if most seeds are above 90 % at every length measured up to 850; in part if any seed is",
+        above_until,
+    ),
+    readings_claim("number"),
+    readings_claim("letter"),
+    claim(
+        "letter-goes-further",
+        "Fig. 5B",
+        "Models of the letter task, whose heads are symbolic, keep their accuracy to far greater lengths than models "
+        "of the number task.",
+        "850 against less than 100",
+        "a model's point is the length where accuracy first falls below 90 %. Holds if the letter task's shortest "
+        "point lies beyond the number task's longest; in part if the median does",
+        letter_goes_further,
+    ),
+    claim(
+        "discrepancy-of-trained-heads",
+        "Theorem 3.2, Fig. 5",
+        "With length, the discrepancy of the heads that compute Index shrinks, that of the heads that compute "
+        "Retrieval much less.",
+        "faster on the number task",
+        "heads of trained models that look at one step of the path at training length; the right key's logit less the "
+        "best other one, a seed's median over sequences, heads and hops, at the longest length as a share of that at "
+        "training length. Holds if the share is lower on the number task in every seed; in part if in most",
+        leads_fall,
+    ),
+)

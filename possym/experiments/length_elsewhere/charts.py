@@ -1,0 +1,81 @@
+"""Charts of length generalization in other settings: accuracy by length, and how well the forecast foretells it.
+
+Tables in are those of `possym.experiments.length_elsewhere`, with or without the paper's setting before them.
+"""
+
+import altair as alt
+import pandas as pd
+
+from possym.charts import CATEGORIES, INK
+from possym.experiments.generality.charts import TASKS, labelled
+from possym.experiments.generality.summaries import LABELS
+from possym.experiments.generalization.charts import foretold_against_measured, length_axis
+from possym.experiments.learning_dynamics.summaries import need, over_seeds
+
+COLORS = dict(zip(LABELS.values(), (INK, *CATEGORIES), strict=True))
+
+
+def setting_color(data: pd.DataFrame) -> alt.Color:
+    """Return the colour of each setting, in the book's order."""
+    present = [label for label in COLORS if label in set(data["label"])]
+    color = alt.Color("label:N", title=None).scale(domain=present, range=[COLORS[label] for label in present])
+    return color.legend(columns=2)
+
+
+def accuracy_by_setting(accuracy: pd.DataFrame) -> alt.FacetChart:
+    """Return the median accuracy by length in each setting, a panel a task.
+
+    Raises:
+        InputError: a column is missing.
+    """
+    need(accuracy, ["setting", "task", "seed", "length", "hops", "accuracy"])
+    data = labelled(over_seeds(accuracy[accuracy["hops"] == 0], ["setting", "task", "length"], "accuracy"))
+    tasks = [task for task in TASKS if task in set(data["task"])]
+    longest = int(data["length"].max())
+    ends = data[data["length"] == longest].groupby("task")["median"].agg(["min", "max"])
+    words = " and ".join(f"{ends.loc[task, 'min']:.0%} to {ends.loc[task, 'max']:.0%} ({task})" for task in tasks)
+    title = f"At {longest:,} tokens the median model is right on {words}, by setting"
+    chart = (
+        alt.Chart(data[["label", "task", "length", "median", "low", "high"]].round(4))
+        .mark_line(point={"size": 30})
+        .encode(
+            x=length_axis(),
+            y=alt.Y("median:Q", title="Accuracy").scale(domain=[0, 1]),
+            color=setting_color(data),
+            tooltip=["label:N", "task:N", "length:Q", "median:Q", "low:Q", "high:Q"],
+        )
+    )
+    return (
+        chart.properties(width=270, height=260)
+        .facet(alt.Facet("task:N", title=None, sort=tasks), columns=2)
+        .properties(
+            title=alt.Title(
+                title, subtitle="Medians over seeds, of models that have learnt their task and others alike"
+            ),
+            description=f"Line charts of accuracy by input length on a logarithmic axis, a line a setting. {title}.",
+        )
+    )
+
+
+def points_by_setting(points: pd.DataFrame) -> alt.LayerChart:
+    """Return every model's 90 % point, foretold against measured, by setting and task.
+
+    Args:
+        points: setting, task, seed, observed, forecast, as `possym.experiments.generalization.names.foretold_points`
+        gives them.
+
+    Raises:
+        InputError: a column is missing.
+    """
+    need(points, ["setting", "task", "seed", "observed", "forecast"])
+    data = labelled(points)
+    tasks = [task for task in TASKS if task in set(data["task"])]
+    shape = alt.Shape("task:N", title="Task", sort=tasks).scale(domain=tasks).legend(orient="bottom")
+    return foretold_against_measured(
+        data,
+        setting_color(data),
+        shape,
+        ["label:N", "task:N", "seed:O"],
+        " that has learnt its task",
+        ", by setting and task",
+    ).properties(height=320)

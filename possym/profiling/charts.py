@@ -1,0 +1,131 @@
+"""Charts of a profile: the plane of heads, heatmaps by layer, one head by frequency."""
+
+import altair as alt
+import pandas as pd
+from scipy import stats
+
+from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC, picked
+
+
+def plane(summary: pd.DataFrame) -> alt.Chart:
+    """Draw heads by mean positional and symbolic score; a menu picks out a layer."""
+    layers = ["all", *sorted(summary["layer"].unique().tolist())]
+    r = summary.positional.corr(summary.symbolic)
+    relation = "trade one score for the other" if r < -0.5 else "do not clearly trade one score for the other"
+    return (
+        alt.Chart(summary)
+        .mark_circle(size=55)
+        .encode(
+            x=alt.X("positional:Q").title("Positional score").scale(domain=[0, 1]),
+            y=alt.Y("symbolic:Q").title("Symbolic score").scale(domain=[0, 1]),
+            color=alt.Color("layer:Q").scale(scheme="viridis").title("layer"),
+            opacity=alt.condition("shown == 'all' || datum.layer == shown", alt.value(0.85), alt.value(0.12)),
+            tooltip=["layer:Q", "head:Q", number("positional"), number("symbolic"), number("entropy")],
+        )
+        .add_params(*picked("shown", "layer", layers, "all", "Layer"))
+        .properties(
+            title=alt.TitleParams(
+                f"Heads {relation}", subtitle=f"{len(summary)} heads, r = {r:.2f}; the menu picks out a layer"
+            ),
+            width=380,
+            height=380,
+            description=(
+                f"Scatter plot of {len(summary)} attention heads by positional score (across) and symbolic score (up), "
+                f"coloured by layer; Pearson correlation {r:.2f}."
+            ),
+        )
+    )
+
+
+def heatmap(summary: pd.DataFrame) -> alt.HConcatChart:
+    """Draw both mean scores by layer and head, side by side."""
+    panels, halves = [], {score: split_layers(summary, score) for score in ("positional", "symbolic")}
+    for score, color in (("positional", POSITIONAL), ("symbolic", SYMBOLIC)):
+        panels.append(
+            alt.Chart(summary)
+            .mark_rect()
+            .encode(
+                x=alt.X("head:O").title("head").axis(labelAngle=0),
+                y=alt.Y("layer:O").title("layer"),
+                color=alt.Color(f"{score}:Q").scale(domain=[0, 1], range=["#f7f7f7", color]).title(f"{score} score"),
+                tooltip=["layer:O", "head:O", number("positional"), number("symbolic"), number("entropy")],
+            )
+            .properties(width=max(160, 24 * summary["head"].nunique()), height=max(120, 14 * summary.layer.nunique()))
+        )
+    medians = "; ".join(f"{score} {early:.2f}, then {late:.2f}" for score, (early, late) in halves.items())
+    return (
+        alt.hconcat(*panels)
+        .resolve_scale(color="independent")
+        .properties(
+            title=alt.TitleParams(
+                layers_in_words(summary),
+                subtitle=f"By Kendall's test over layers. Medians of both halves: {medians}",
+            ),
+            description=f"Heatmaps of both scores by layer and head. Medians in both halves of the layers: {medians}.",
+        )
+    )
+
+
+def frequency_profile(rows: pd.DataFrame) -> alt.VConcatChart:
+    """Draw one head's scores and logit norm by frequency ID, mean and range over prompts."""
+    layer, head = int(rows.layer.iloc[0]), int(rows["head"].iloc[0])
+    groups = rows.groupby("frequency_id")
+    parts = []
+    for column in ("positional", "symbolic", "logit_norm"):
+        stats = groups[column].agg(["mean", "min", "max"]).reset_index()
+        parts.append(stats.assign(score=column, angle=groups.angle.mean().to_numpy()))
+    table = pd.concat(parts, ignore_index=True)
+    scores, norms = table[table.score != "logit_norm"], table[table.score == "logit_norm"]
+    symbolic = groups.symbolic.mean()
+    quarter = max(1, len(symbolic) // 4)
+    fast, slow = symbolic.iloc[:quarter].mean(), symbolic.iloc[-quarter:].mean()
+    across = alt.X("frequency_id:Q").title("frequency ID (1 is the fastest)").scale(nice=False, padding=8)
+    tooltip = ["frequency_id:Q", number("angle", ".3g"), number("mean"), number("min"), number("max")]
+    color = alt.Color("score:N").scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC]).title(None)
+    color = color.legend(symbolOpacity=1)
+    base = alt.Chart(scores).encode(x=across, color=color)
+    band = base.mark_area(opacity=0.2).encode(y=alt.Y("min:Q"), y2="max:Q")
+    line = base.mark_line(point=True).encode(y=alt.Y("mean:Q").title("score").scale(domain=[0, 1]), tooltip=tooltip)
+    lower = (
+        alt.Chart(norms)
+        .mark_bar(color=NEUTRAL)
+        .encode(x=across, y=alt.Y("mean:Q").title("norm of its logits"), tooltip=tooltip)
+        .properties(width=460, height=90)
+    )
+    finding = f"mean symbolic score {fast:.2f} over the fastest quarter of frequencies, {slow:.2f} over the slowest"
+    return alt.vconcat((band + line).properties(width=460, height=200), lower).properties(
+        title=alt.TitleParams(f"Layer {layer}, head {head}", subtitle=finding.capitalize()),
+        description=(
+            f"Positional and symbolic score of layer {layer}, head {head} by RoPE frequency, above the norm of each "
+            f"frequency's logits: {finding}."
+        ),
+    )
+
+
+def layers_in_words(summary: pd.DataFrame) -> str:
+    """Return how the median lead (symbolic less positional) of a layer goes with depth, by Kendall's test at 5 %.
+
+    >>> heads = pd.DataFrame({"layer": range(6), "positional": 0.5, "symbolic": [0.1, 0.2, 0.3, 0.5, 0.6, 0.9]})
+    >>> layers_in_words(heads), layers_in_words(heads.iloc[:2])
+    ('Later layers lean more symbolic', 'Heads do not clearly change with depth')
+    """
+    lead = (summary.symbolic - summary.positional).groupby(summary.layer).median()
+    found = stats.kendalltau(lead.index, lead) if len(lead) > 2 else None
+    if found is None or not found.pvalue <= 0.05:
+        return "Heads do not clearly change with depth"
+    return f"Later layers lean more {'symbolic' if found.statistic > 0 else 'positional'}"
+
+
+def split_layers(summary: pd.DataFrame, score: str) -> tuple[float, float]:
+    """Return the median of a score over heads in the first and the second half of the layers.
+
+    >>> split_layers(pd.DataFrame({"layer": [0, 1, 2, 3], "positional": [0.9, 0.7, 0.2, 0.4]}), "positional")
+    (0.8, 0.30000000000000004)
+    """
+    early = summary.layer < (summary.layer.max() + 1) // 2
+    return float(summary[score][early].median()), float(summary[score][~early].median())
+
+
+def number(field: str, form: str = ".3f") -> alt.Tooltip:
+    """Return a tooltip of a number, shortened."""
+    return alt.Tooltip(f"{field}:Q", format=form)

@@ -1,0 +1,194 @@
+"""Statistics on the heads of a model, which are not independent: heads of one layer share their input.
+
+- `correlation` of two scores over heads, its interval from a bootstrap that draws whole layers, its p-value from
+  permutations that move whole layers;
+- `early_late`: the difference between the medians of early and late layers, tested by permuting whole layers;
+- `stability`: how well one set of prompts ranks heads as another does;
+- `rank_difference`: whether the heads of a group score higher than the others.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from possym.errors import InputError, need, need_room
+
+
+class Estimate(NamedTuple):
+    """A value, the ends of its 95 % interval, and the p-value of it being zero where that was tested."""
+
+    value: float
+    low: float
+    high: float
+    p_value: float = math.nan
+
+
+def correlation(
+    table: pd.DataFrame,
+    first: str = "positional",
+    second: str = "symbolic",
+    *,
+    cluster: str = "layer",
+    draws: int = 10_000,
+    seed: int = 0,
+) -> Estimate:
+    """Return Pearson's r of two columns, heads as rows, with an interval and a p-value that respect layers.
+
+    The interval is the 2.5 to 97.5 % range over draws of whole layers, with replacement. The p-value is two-sided: the
+    layers of the second column are permuted as wholes, heads within a layer in random order, and r is as far from
+    zero in that share of permutations (observed one counted in).
+
+    Args:
+        table: one row a head; all layers have the same number of heads.
+        first, second: columns to correlate.
+        cluster: column of the layer.
+        draws: bootstrap draws, and permutations.
+        seed: of the draws.
+
+    Raises:
+        InputError: missing columns or values, fewer than three layers, or layers of different sizes.
+
+    >>> heads = pd.DataFrame({"layer": [0, 1, 2, 3], "positional": [0.9, 0.7, 0.4, 0.2]})
+    >>> round(correlation(heads.assign(symbolic=1 - heads.positional), draws=100).value, 3)
+    -1.0
+    """
+    groups = clustered(table, [first, second], cluster)
+    x, y = groups[..., 0], groups[..., 1]
+    need_room(4 * need(draws, int, "draws") * x.size, draws=draws, heads=x.size)
+    random = np.random.default_rng(seed)
+    layers, heads = x.shape
+    value = pearson(x.ravel(), y.ravel())
+    picked = random.integers(layers, size=(draws, layers))
+    spread = pearson(x[picked].reshape(draws, -1), y[picked].reshape(draws, -1))
+    low, high = np.nanpercentile(spread, [2.5, 97.5])
+    order = random.permuted(np.broadcast_to(np.arange(layers), (draws, layers)), axis=1)
+    within = random.permuted(np.broadcast_to(np.arange(heads), (draws, layers, heads)), axis=2)
+    moved = y[order[..., None], within].reshape(draws, -1)
+    far = np.abs(pearson(np.broadcast_to(x.ravel(), moved.shape), moved)) >= abs(value) - 1e-12
+    return Estimate(float(value), float(low), float(high), (int(far.sum()) + 1) / (draws + 1))
+
+
+def early_late(
+    table: pd.DataFrame, score: str, *, cluster: str = "layer", draws: int = 10_000, seed: int = 0
+) -> Estimate:
+    """Return the median over heads of the first half of the layers less that of the second half.
+
+    Interval: whole layers are drawn with replacement within each half. p-value, two-sided: layers are permuted as
+    wholes. An odd layer in the middle belongs to the second half.
+
+    Args:
+        table: one row a head; all layers have the same number of heads.
+        score: column to compare.
+        cluster, draws, seed: as for `correlation`.
+
+    Raises:
+        InputError: as for `correlation`.
+
+    >>> heads = pd.DataFrame({"layer": range(8), "positional": [0.9, 0.8, 0.9, 0.8, 0.3, 0.2, 0.3, 0.2]})
+    >>> round(early_late(heads, "positional", draws=200).value, 3)
+    0.6
+    """
+    values = clustered(table, [score], cluster)[..., 0]
+    need_room(2 * need(draws, int, "draws") * values.size, draws=draws, heads=values.size)
+    random = np.random.default_rng(seed)
+    layers = len(values)
+    half = layers // 2
+
+    def difference(rows: np.ndarray) -> np.ndarray:
+        early, late = rows[..., :half, :], rows[..., half:, :]
+        return np.median(early, axis=(-2, -1)) - np.median(late, axis=(-2, -1))
+
+    value = difference(values)
+    picked = np.concatenate(
+        [random.integers(half, size=(draws, half)), random.integers(half, layers, size=(draws, layers - half))], axis=1
+    )
+    low, high = np.percentile(difference(values[picked]), [2.5, 97.5])
+    order = random.permuted(np.broadcast_to(np.arange(layers), (draws, layers)), axis=1)
+    far = np.abs(difference(values[order])) >= abs(value) - 1e-12
+    return Estimate(float(value), float(low), float(high), (int(far.sum()) + 1) / (draws + 1))
+
+
+def stability(tables: dict[str, pd.DataFrame], score: str) -> pd.DataFrame:
+    """Return Spearman's rank correlation of heads between every two tables.
+
+    Args:
+        tables: by name, one row a layer and head, the same heads in each.
+        score: column that ranks the heads.
+
+    Returns:
+        DataFrame with columns first, second, rank_correlation; every pair in both orders, and each with itself.
+
+    Raises:
+        InputError: no tables, a missing column, or different heads.
+
+    >>> heads = pd.DataFrame({"layer": [0, 0, 1], "head": [0, 1, 0], "kind": [0.1, 0.5, 0.9]})
+    >>> stability({"a": heads, "b": heads.assign(kind=-heads.kind)}, "kind")["rank_correlation"].round(1).tolist()
+    [1.0, -1.0, -1.0, 1.0]
+    """
+    if not tables:
+        raise InputError("tables: give at least one, by name")
+    columns = {}
+    for name, table in tables.items():
+        check_columns(table, ["layer", "head", score])
+        columns[name] = table.set_index(["layer", "head"])[score]
+    wide = pd.DataFrame(columns)
+    if wide.isna().any(axis=None):
+        raise InputError(f"tables {', '.join(tables)}: give the same heads in each, without missing values")
+    ranked = wide.corr(method="spearman").rename_axis(index="first", columns="second")
+    return ranked.stack().rename("rank_correlation").reset_index()
+
+
+def rank_difference(table: pd.DataFrame, score: str, group: str) -> Estimate:
+    """Return the probability that a head inside ``group`` outscores one outside, less one half, times two.
+
+    This is the rank-biserial correlation; the p-value is Mann and Whitney's, two-sided, and the interval is left out
+    (NaN): heads of a group are few.
+
+    Raises:
+        InputError: a missing column, or a group that is empty or everything.
+
+    >>> rank_difference(pd.DataFrame({"s": [0.1, 0.2, 0.8, 0.9], "g": [False, False, True, True]}), "s", "g").value
+    1.0
+    """
+    check_columns(table, [score, group])
+    inside = table[group].astype(bool)
+    if inside.all() or not inside.any():
+        raise InputError(f"{group}: some heads must be inside it and some outside")
+    found = stats.mannwhitneyu(table.loc[inside, score], table.loc[~inside, score])
+    value = 2 * found.statistic / (inside.sum() * (~inside).sum()) - 1
+    return Estimate(float(value), math.nan, math.nan, float(found.pvalue))
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return Pearson's r along the last axis; NaN where one side does not vary.
+
+    >>> pearson(np.array([0.0, 1.0, 2.0]), np.array([0.0, 1.0, 3.0])).round(3)
+    np.float64(0.982)
+    """
+    x, y = x - x.mean(-1, keepdims=True), y - y.mean(-1, keepdims=True)
+    norm = np.sqrt((x * x).sum(-1) * (y * y).sum(-1))
+    return np.divide((x * y).sum(-1), norm, out=np.full_like(norm, np.nan), where=norm > 0)
+
+
+def clustered(table: pd.DataFrame, columns: list[str], cluster: str) -> np.ndarray:
+    """Return values (layers, heads, columns) in order of layer, or raise an InputError."""
+    check_columns(table, [*columns, cluster])
+    sizes = table.groupby(cluster).size()
+    if len(sizes) < 3 or sizes.nunique() > 1:
+        raise InputError(
+            f"{len(sizes)} layers of {sorted(set(sizes.tolist()))} heads: give at least three layers of one size"
+        )
+    values = table.sort_values(cluster, kind="stable")[columns].to_numpy(float)
+    return values.reshape(len(sizes), -1, len(columns))
+
+
+def check_columns(table: pd.DataFrame, columns: list[str]) -> None:
+    """Raise an InputError unless a table has these columns, none with a missing value."""
+    missing = [name for name in columns if name not in getattr(table, "columns", [])]
+    if missing:
+        raise InputError(f"table has no column {', '.join(missing)}: give one row a head with {', '.join(columns)}")
+    if table[columns].isna().any(axis=None):
+        raise InputError(f"columns {', '.join(columns)} hold missing values: leave those heads out")

@@ -1,0 +1,138 @@
+"""Several devices in one study: which there are, and independent jobs done side by side, one process a device.
+
+With one device, or one job, everything happens in the process that asks. Otherwise each device gets a fresh process
+that takes the next job when it has done one, so a job must leave its result in a file. If one process fails, or the
+one that asked is interrupted or killed, the others end too.
+"""
+
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partialmethod
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import RLock
+from types import ModuleType
+from typing import TypeVar
+
+import torch
+from torch.multiprocessing.spawn import ProcessContext, ProcessException, spawn
+from tqdm import std
+from tqdm.auto import tqdm
+
+from possym.errors import DeviceError, InputError, need
+
+FAILED = "a job failed: "
+Job = TypeVar("Job")
+
+
+def devices_of(device: torch.device) -> list[torch.device]:
+    """Return the devices that a study set to ``device`` may use: for CUDA without a number all that are visible.
+
+    Which are visible is up to the environment variable ``CUDA_VISIBLE_DEVICES``.
+
+    >>> devices_of(torch.device("cpu"))
+    [device(type='cpu')]
+    """
+    need(device, torch.device, "device")
+    if device.type != "cuda" or device.index is not None:
+        return [device]
+    return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+
+
+def side_by_side(
+    work: Callable[[Job, torch.device], None], jobs: Sequence[Job], devices: Sequence[torch.device]
+) -> None:
+    """Call ``work(job, device)`` for every job, on several devices at once.
+
+    Args:
+        work: where there are several devices and jobs, a function of a module, or a partial of one, whose arguments
+            can be sent to another process.
+        jobs: independent of each other.
+        devices: one process each.
+
+    Raises:
+        DeviceError: a process failed or was killed; the message says on which device, and why.
+        InputError: no device.
+
+    >>> side_by_side(lambda job, device: print(job, "on", device), [1, 2], [torch.device("cpu")])
+    1 on cpu
+    2 on cpu
+    """
+    if not devices:
+        raise InputError("devices = []: give at least one device")
+    if min(len(devices), len(jobs)) < 2:
+        for job in jobs:
+            work(job, devices[0])
+        return
+    count = min(len(devices), len(jobs))
+    context = multiprocessing.get_context("spawn")
+    waiting = context.SimpleQueue()
+    for job in [*jobs, *[None] * count]:
+        waiting.put(job)
+    arguments = (work, waiting, list(devices), torch.get_num_threads(), context.RLock())
+    with without_main():
+        started = spawn(take_jobs, arguments, nprocs=count, join=False, daemon=True)
+    try:
+        wait(started, devices)
+    finally:
+        for process in started.processes:
+            process.terminate()
+            process.join()
+
+
+def wait(started: ProcessContext, devices: Sequence[torch.device]) -> None:
+    """Wait until all processes are done, or end them and say why one of them failed."""
+    try:
+        while not started.join():
+            pass
+    except ProcessException as error:
+        reason = error.msg.rpartition(FAILED)[2].strip()  # what follows the traceback, if there is one
+        raise DeviceError(
+            f"the work on {devices[error.error_index]} broke off ({reason}). The other devices were stopped; what was "
+            "finished is kept, and started again the run goes on from its last checkpoints"
+        ) from error
+
+
+def take_jobs(
+    rank: int,
+    work: Callable[[Job, torch.device], None],
+    waiting: SimpleQueue,
+    devices: Sequence[torch.device],
+    threads: int,
+    lock: RLock,
+) -> None:
+    """Do one job after the other on the device of this rank, as one of the processes of `side_by_side`."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    device = devices[rank]
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    tqdm.set_lock(lock)
+    std.tqdm.__init__ = partialmethod(std.tqdm.__init__, position=rank)  # a line for each device's progress bar
+    try:
+        for job in iter(waiting.get, None):
+            work(job, device)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        raise DeviceError(f"{FAILED}{type(error).__name__}: {error}") from error
+
+
+def end_with_parent() -> None:
+    """Wait until the process that started this one is gone, however it ended, and end too."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Keep new processes from running the caller's script once more, as multiprocessing makes them do otherwise."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -1,0 +1,241 @@
+"""A comparison names what moved and nothing else: each change to a copy of the stored results is found by its rule."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from possym import results
+from possym.claims import CLAIMS, comparison
+from possym.errors import InputError, ResultsError
+from possym.experiments.claim import Measurement
+from possym.profiling.statistics import Estimate
+
+ROOT = Path(__file__).resolve().parents[2]
+STORE = ROOT / "results"
+NAMES = ("real_models", "theory")
+
+
+@pytest.fixture
+def copied(tmp_path):
+    for name in NAMES:
+        shutil.copytree(STORE / name, tmp_path / "new" / name)
+    return tmp_path / "new"
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("old")
+    for name in NAMES:
+        shutil.copytree(STORE / name, folder / name)
+    return folder
+
+
+def altered(folder, change):
+    """Change a stored result and store it again, its manifest with the hashes of the new files."""
+    study = results.load(folder)
+    change(study)
+    results.save(folder, study)
+
+
+def scaled(factor):
+    def change(study):
+        study.tables["heads"]["variance"] *= factor
+
+    return change
+
+
+def changes(found) -> dict[str, str]:
+    return {row.id: row.change for row in found.claims.itertuples() if row.change != "same"}
+
+
+def test_an_unaltered_copy_has_moved_nowhere(old, copied):
+    found = comparison.compare(old, copied)
+    assert changes(found) == {} and len(found.moved) == 0
+    assert set(found.claims["id"]) == {claim.id for claim in CLAIMS if claim.study in NAMES}
+    assert found.studies["change"].tolist() == ["the same files", "the same files"]
+    assert (found.tables["largest"] == 0).all() and len(found.tables) == 18
+    text = found.markdown()
+    assert f"**0 of {len(found.claims)} claims moved" in text and text.count("\nNone.") == 2 and "<details>" not in text
+
+
+@pytest.mark.parametrize(("factor", "change"), [(0.993, "inside"), (1.1, "outside"), (2.0, "verdict")])
+def test_a_number_moves_within_its_interval_out_of_it_and_past_its_verdict(old, copied, factor, change):
+    altered(copied / "real_models/paper", scaled(factor))
+    found = comparison.compare(old, copied)
+    assert changes(found) == {"real-exclusion": change}
+    assert len(found.moved) == (change != "inside")
+    row = found.tables.set_index("table").loc["heads"]
+    assert row["column"] == "variance" and row["relative"] == pytest.approx(abs(factor - 1), rel=1e-4)
+    assert found.studies["change"].tolist() == ["made anew", "the same files"]
+    report = found.markdown()
+    assert ("`real-exclusion`" in report.split("## Results")[0]) == (change != "inside")
+    assert ("holds → does not hold" in report) == (change == "verdict")
+
+
+def test_a_closed_form_that_reads_otherwise_has_moved(old, copied):
+    def change(study):
+        audit = study.tables["audit"]
+        audit.loc[audit["name"] == "p1_theorem_1", "counterexample"] += " and another"
+
+    altered(copied / "theory/paper", change)
+    assert changes(comparison.compare(old, copied)) == {"p1-theorem-1": "words"}
+
+
+def test_what_cannot_be_measured_any_more_says_why(old, copied):
+    shutil.rmtree(copied / "theory")
+    altered(copied / "real_models/paper", lambda study: study.tables["heads"].pop("bound"))
+    found = comparison.compare(old, copied)
+    lost = found.lost.set_index("id")["now"]
+    assert lost["p1-theorem-1"] == ""
+    assert re.fullmatch(r"cannot be measured \(\w+Error: .*'bound'.*\)", lost["real-exclusion"])
+    assert len(found.moved) == 0 and set(lost.index) >= {c.id for c in CLAIMS if c.study == "theory"}
+    assert found.studies.set_index("study").loc["theory", "change"] == "only old"
+    heads = found.tables.set_index("table").loc["heads"]
+    assert pd.isna(heads["largest"]) and "× 10 → 69120 × 9" in heads["rows"]
+    report = found.markdown()
+    assert "| theory | no result named paper | `p1-theorem-1`" in report and "not comparable" in report
+    new = comparison.compare(copied, old).claims.set_index("id")["change"]
+    assert new["p1-theorem-1"] == new["real-exclusion"] == "new"
+
+
+def test_a_damaged_result_is_a_row(old, copied):
+    with next(copied.glob("theory/paper/audit*")).open("ab") as file:
+        file.write(b" ")
+    (copied / "real_models/paper/manifest.json").write_text('{"files": {}, "config": {}}')
+    found = comparison.compare(old, copied)
+    assert set(changes(found).values()) == {"lost"}
+    studies = found.studies.set_index("study")
+    assert studies["change"].tolist() == ["new cannot be read"] * 2
+    assert "does not match the hash" in studies.loc["theory", "now"]
+    assert "lacks experiment, device" in studies.loc["real_models", "now"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("seconds", "x"), ("started", None), ("commit", 3)])
+def test_a_manifest_with_a_wrong_type_is_a_row(old, copied, field, value):
+    path = copied / "theory/paper/manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    studies = comparison.compare(old, copied).studies.set_index("study")
+    assert f"lacks {field}" in studies.loc["theory", "now"]
+
+
+def test_other_settings_and_versions_are_told(old, copied):
+    path = copied / "theory/paper/manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["config"]["seed"] = 100
+    manifest["versions"]["torch"] = "9.0"
+    manifest["files"]["audit.parquet"] = manifest["files"].pop(next(n for n in manifest["files"] if "audit" in n))
+    next(copied.glob("theory/paper/audit*")).rename(copied / "theory/paper/audit.parquet")
+    path.write_text(json.dumps(manifest))
+    settings = comparison.compare(old, copied).studies.set_index("study").loc["theory", "settings"]
+    assert "seed: 0 → 100" in settings and "version of torch: " in settings and "→ 9.0" in settings
+
+
+def test_arrays_that_differ_are_found(tmp_path):
+    import torch
+
+    manifest = results.load(STORE / "theory/paper").manifest
+    for name, value in (("old", 2.0), ("new", 2.5)):
+        arrays = {"same": torch.ones(3), "weights": torch.tensor([1.0, value])}
+        results.save(tmp_path / name / "theory/paper", results.Study({}, arrays, dict(manifest)))
+    found = comparison.compare(tmp_path / "old", tmp_path / "new").tables
+    assert found[["table", "column", "largest", "relative"]].to_numpy().tolist() == [["arrays", "weights", 0.5, 0.25]]
+
+
+def test_intervals_without_width_give_way_by_the_tolerance_and_no_more():
+    point = Estimate(-200.0, -200.0, -200.0)
+    assert [comparison.inside(point, value) for value in (-198.1, -201.9, -197.9, -202.1)] == [True, True, False, False]
+    nan = float("nan")
+    assert comparison.inside(Estimate(nan, 0, 1), nan) and not comparison.inside(Estimate(nan, 0, 1), 0.5)
+    assert not comparison.inside(Estimate(0.5, 0, 1), nan)
+
+
+def test_intervals_are_those_that_the_ledger_prints():
+    known, compared = {}, 0
+    for claim in CLAIMS:
+        if not claim.study or not (STORE / claim.study / "paper").exists():
+            continue
+        if claim.study not in known:
+            known[claim.study] = results.load(STORE / claim.study / "paper")
+        found = claim.measure(known[claim.study])
+        for value, low, high, _ in found.estimates:
+            assert low <= value <= high or value != value, claim.id
+        ranges = re.findall(r"([-+]?[\d,.]*\d) ?(%?) to ([-+]?[\d,.]*\d) ?(%?)", found.interval)
+        if len(ranges) != len(found.estimates) or re.search(r"\d of \d", found.measured):
+            continue  # what is printed is the range of something else, beside a share
+        for (low, _, high, percent), estimate in zip(ranges, found.estimates, strict=True):
+            scale = 100 if percent else 1
+            for text, end in ((low, estimate.low), (high, estimate.high)):
+                printed, digits = float(text.replace(",", "")), len(text.partition(".")[2])
+                assert abs(printed - scale * end) <= 0.51 / 10**digits, (claim.id, text, end)
+                compared += 1
+    assert compared > 40
+
+
+def test_another_number_of_numbers_is_judged_by_its_words():
+    one, two = (Measurement("a", "", "holds", (Estimate(1, 0, 2),) * count) for count in (1, 2))
+    assert comparison.change_of_measurement(one, two) == "same"
+    assert comparison.change_of_measurement(one, two._replace(measured="b")) == "words"
+
+
+def test_folders_without_results_are_refused(old, tmp_path):
+    with pytest.raises(ResultsError, match="holds no results: give a folder"):
+        comparison.compare(old, tmp_path)
+    (tmp_path / "file").touch()
+    for given in (tmp_path / "nowhere", tmp_path / "file", ""):
+        with pytest.raises(ResultsError, match="new = '.*' is no folder: give one with"):
+            comparison.compare(old, given)
+    with pytest.raises(InputError, match="old is of type int"):
+        comparison.compare(3, old)
+
+
+def test_the_command_ends_as_asked(old, copied, capsys, monkeypatch):
+    altered(copied / "real_models/paper", scaled(2.0))
+    both = ["--old", str(old), "--new", str(copied)]
+    assert comparison.main(both) == 0
+    assert "`real-exclusion` | another verdict" in capsys.readouterr().out
+    assert comparison.main([*both, "--fail"]) == 1
+    assert comparison.main(["--old", str(old), "--new", str(old), "--fail"]) == 0
+    shutil.rmtree(copied / "real_models")
+    assert comparison.main(both) == 0 and comparison.main([*both, "--fail"]) == 1
+    capsys.readouterr()
+    monkeypatch.chdir(old)  # what an empty path must not mean
+    for words, message in (
+        (["--old", str(old / "nowhere"), "--new", str(old)], "nowhere' is no folder: give one"),
+        (["--old", "", "--new", str(old)], "old = '' is no folder: give one"),
+        (["--old", str(old), "--new", ""], "new = '' is no folder: give one"),
+    ):
+        assert comparison.main(words) == 2
+        said = capsys.readouterr()
+        assert said.out == "" and message in said.err
+
+
+def test_the_command_compares_with_the_last_commit(tmp_path):
+    """In a checkout of its own, so that the commit is known."""
+    shutil.copytree(ROOT / "possym", tmp_path / "possym", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(STORE / "real_models", tmp_path / "results/real_models")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    environment.pop("POSSYM_RESULTS", None)
+
+    def run(*command):
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    report = (sys.executable, "-m", "possym.claims.comparison", "--fail")
+    refused = run(*report)
+    assert refused.returncode == 2 and "name a folder with --old" in refused.stderr
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    for command in (("init", "-q"), ("add", "."), ("commit", "-qm", "results")):
+        assert run(*git, *command).returncode == 0
+    same = run(*report)
+    assert same.returncode == 0, same.stderr
+    assert "Old: the results of the last commit" in same.stdout
+    altered(tmp_path / "results/real_models/paper", scaled(2.0))
+    moved = run(*report)
+    assert moved.returncode == 1 and "`real-exclusion` | another verdict" in moved.stdout

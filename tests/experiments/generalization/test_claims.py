@@ -1,0 +1,91 @@
+"""The claims of chapter 09 follow the study's tables: changed tables change the verdict."""
+
+import pandas as pd
+import pytest
+
+from possym.experiments.generalization import claims
+from possym.results import Study
+from possym.results.published import published
+
+RATE = 1e-4
+
+
+def study(accuracy=(), leads=(), looks=()):
+    tables = {
+        "accuracy": pd.DataFrame(accuracy, columns=["task", "seed", "length", "accuracy"]).assign(
+            learning_rate=RATE, hops=0
+        ),
+        "leads": pd.DataFrame(leads, columns=["task", "seed", "length", "median"]).assign(layer=0, head=0, hops=1),
+        "looks": pd.DataFrame(looks, columns=["task", "seed", "step", "weight"]).assign(layer=0, head=0, hops=1),
+    }
+    other = tables["accuracy"].assign(learning_rate=1e-3, accuracy=0.0)
+    hops = tables["accuracy"].assign(hops=1, accuracy=0.0)
+    tables["accuracy"] = pd.concat([tables["accuracy"], other, hops])
+    return Study(tables, {}, {"config": {"learning_rate": RATE}})
+
+
+@pytest.mark.parametrize(
+    ("at_850", "early", "verdict"),
+    [
+        ((0.95, 0.91, 0.8), 0.99, "holds"),
+        ((0.95, 0.9, 0.8), 0.99, "holds in part"),
+        ((0.9, 0.9, 0.8), 0.99, "does not hold"),
+        ((0.95, 0.95, 0.95), 0.85, "does not hold"),
+    ],
+)
+def test_850_asks_for_most_seeds_at_every_length_before(at_850, early, verdict):
+    rows = [("letter", seed, 850, value) for seed, value in enumerate(at_850)]
+    rows += [("letter", seed, 500, early) for seed in range(3)] + [("letter", 0, 2000, 0.1)]
+    assert claims.above_until(study(rows)).verdict == verdict
+
+
+def test_850_cannot_hold_where_it_was_not_measured():
+    rows = [("letter", 0, length, 0.99) for length in (17, 700, 1000)]
+    assert claims.above_until(study(rows)).verdict == "holds in part"
+
+
+@pytest.mark.parametrize(("task", "shift"), [("number", 0.0), ("letter", 0.0), ("letter", 0.04), ("letter", 0.06)])
+def test_readings_are_judged_by_the_range_over_seeds(task, shift):
+    points = published(f"P2.fig5b.{task}").value
+    rows = [(task, 0, p["length"], p["accuracy"] - shift) for p in points] + [
+        (task, 1, p["length"], p["accuracy"] - shift - 0.2) for p in points
+    ]
+    found = claims.readings(task)(study(rows))
+    assert found.verdict == ("holds" if shift < 0.05 else "does not hold")
+    half = [row for row in rows if row[2] in {p["length"] for p in points[:3]}]
+    half += [(task, 0, p["length"], 0.99) for p in points[3:]]
+    assert claims.readings(task)(study(half)).verdict == ("holds in part" if shift < 0.05 else "does not hold")
+    assert "not compared" not in found.measured
+    some = claims.readings(task)(study([row for row in rows if row[2] not in (1000, 5000)]))
+    assert some.measured.endswith("; 2 not compared: no input of 1,000, 5,000 tokens was run")
+    assert claims.readings(task)(study([(task, 0, 40, 1.0)])).verdict == "does not hold"
+
+
+@pytest.mark.parametrize(
+    ("letter", "verdict"), [((0.95, 0.95), "holds"), ((0.95, 0.5), "holds in part"), ((0.5, 0.5), "does not hold")]
+)
+def test_the_letter_task_must_go_further_in_every_seed(letter, verdict):
+    rows = [("number", seed, length, value) for seed in (0, 1) for length, value in ((17, 1.0), (100, 0.7))]
+    rows += [("letter", seed, 17, 1.0) for seed in (0, 1)]
+    rows += [("letter", seed, 100, value) for seed, value in enumerate(letter)]
+    assert claims.letter_goes_further(study(rows)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("number", "verdict"),
+    [((0.1, 0.2, 0.1), "holds"), ((0.1, 0.95, 0.1), "holds in part"), ((0.95, 0.95, 0.95), "does not hold")],
+)
+def test_leads_are_compared_seed_by_seed(number, verdict):
+    leads, looks = [], []
+    for task, shares in (("number", number), ("letter", (0.9, 0.9, 0.9))):
+        for seed, share in enumerate(shares):
+            leads += [(task, seed, 17, 10.0), (task, seed, 100, 5.0), (task, seed, 5000, 10 * share)]
+            looks.append((task, seed, 1, 0.9))
+    assert claims.leads_fall(study(leads=leads, looks=looks)).verdict == verdict
+    looks = [(*row[:2], 0, 0.9) for row in looks]  # heads that look at themselves
+    assert claims.leads_fall(study(leads=leads, looks=looks)).verdict == "does not hold"
+
+
+def test_every_claim_has_its_own_name_and_this_chapter():
+    assert len({claim.id for claim in claims.CLAIMS}) == len(claims.CLAIMS)
+    assert {claim.chapter for claim in claims.CLAIMS} == {claims.CHAPTER}

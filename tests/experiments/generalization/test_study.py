@@ -1,0 +1,186 @@
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+from possym import ConfigError, results
+from possym.ensembles.last_place import plane_table
+from possym.experiments import generalization as study
+from possym.experiments import learning_dynamics
+from possym.experiments import trained as ensembles
+from possym.experiments.generalization import names as generalization
+from possym.experiments.generalization.sweep import HOPS
+from possym.experiments.learning_dynamics import score_heads
+
+torch.set_num_threads(1)
+
+TINY = study.Config.preset_named(
+    "smoke", device="cpu", width=16, training_sequences=120, steps=30, batch=4, warmup=3, tasks=("letter",)
+)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """The smoke preset's result, stored and loaded again, with its cache of trained models."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POSSYM_RESULTS", str(tmp_path_factory.mktemp("results")))
+        patch.setenv("POSSYM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        config = study.Config.preset_named("smoke", device="cpu")
+        results.load_or_run(study, config, "always")
+        yield config, results.load_or_run(study, config, "stored").tables
+
+
+def test_tables_hold_every_model_and_length_once(smoke):
+    config, tables = smoke
+    models, others = 2 * config.members, 2 * config.other_members
+    layers, lengths = config.layers, len(config.lengths)
+    short = sum(length <= config.other_longest for length in config.lengths)
+    model = ["task", "learning_rate", "seed"]
+    sizes = {
+        "accuracy": (["length", "hops"], 5 * (models * lengths + others * short)),
+        "heads": (["layer", "head"], layers * (models + others)),
+        "looks": (["layer", "head", "hops"], 4 * layers * models),
+        "leads": (["layer", "head", "hops", "length"], 4 * layers * models * lengths),
+        "forecast": (["length"], models * lengths + others * short),
+        "parts": (["source", "way", "layer", "length"], models * len(config.part_lengths) * 2 * (1 + 3 * layers)),
+        "repairs": (["repair", "heads", "length"], models * len(config.repair_lengths) * 16),
+    }
+    for name, (keys, size) in sizes.items():
+        assert not tables[name].duplicated([*model, *keys]).any() and len(tables[name]) == size, name
+        assert not tables[name].isna().any(axis=None), name
+    assert len(tables["precision"]) == 2 * len(config.compared_lengths)
+    assert len(tables["timing"]) == 2 * (6 + 3)
+    assert (tables["precision"]["same"] == 1).all()  # on the CPU both are float32
+    for name in ("accuracy", "forecast", "parts", "repairs"):
+        assert tables[name]["accuracy"].between(0, 1).all()
+
+
+def test_accuracy_over_all_hops_is_the_mean_of_each(smoke):
+    accuracy = smoke[1]["accuracy"].set_index(["task", "learning_rate", "seed", "length"]).sort_index()
+    whole, parts = accuracy[accuracy["hops"] == 0], accuracy[accuracy["hops"] > 0]
+    model = parts.index.names
+    assert (parts.groupby(model)["count"].sum() == whole["count"]).all()
+    assert (whole["count"] == smoke[0].sequences).all()
+    means = (parts["accuracy"] * parts["count"]).groupby(model).sum() / parts.groupby(model)["count"].sum()
+    whole = whole["accuracy"].astype(float).groupby(model).first()
+    pd.testing.assert_series_equal(means, whole, atol=2e-5, check_names=False)
+
+
+def test_what_is_measured_twice_agrees(smoke):
+    """Layers up to the last are the whole model; exposure up to the first layer is the first alone."""
+    config, tables = smoke
+    parts = tables["parts"].set_index(["task", "seed", "source", "length", "way", "layer"])["accuracy"]
+    parts = parts.xs("measured", level="source")
+    upto, exposed = parts.xs("upto", level="way"), parts.xs("exposed", level="way")
+    whole = parts.xs("whole", level="way").xs(-1, level="layer")
+    pd.testing.assert_series_equal(upto.xs(config.layers - 1, level="layer"), whole)
+    pd.testing.assert_series_equal(upto.xs(0, level="layer"), exposed.xs(0, level="layer"))
+
+
+def test_heads_and_leads_are_those_of_the_trained_models(smoke):
+    config, tables = smoke
+    task = study.TASKS["number"]()
+    model = ensembles.trained("number", config, torch.device("cpu"))
+    drawn = study.generator(config.seed, "held-out")
+    scored = task.sample(config.scored_sequences, generator=drawn).tokens
+    scores = score_heads(model, scored, config.temperature)
+    heads = tables["heads"].query("task == 'number' and learning_rate == @config.learning_rate")
+    for name in ("positional", "symbolic"):
+        torch.testing.assert_close(
+            torch.tensor(heads[name].to_numpy()).float(), scores[name].flatten(), atol=2e-5, rtol=0
+        )
+    planes = plane_table(model, scored[:64], member=1, layer=1, temperature=0.1)
+    mean = (planes["frequency_id"] * planes["logit_norm"]).sum() / planes["logit_norm"].sum()
+    head = heads.query("seed == 1 and layer == 1").iloc[0]
+    assert head["frequency_id"] == pytest.approx(mean, abs=1e-3)
+    assert head["angle"] == pytest.approx(planes["angle"].iloc[round(head["frequency_id"]) - 1])
+    source = study.generator(config.seed, "held-out")
+    looks = generalization.looked_at(
+        model, generalization.sample_members(task, config.members, config.scored_sequences, 17, source)
+    )
+    found = generalization.sweep(model, task, 17, config.sequences, source, looks=looks)
+    leads = tables["leads"].query("task == 'number' and length == 17").set_index(["seed", "layer", "hops"])
+    for seed in range(config.members):
+        for layer in range(config.layers):
+            for hops in HOPS:
+                gaps = found.gap[seed, layer, 0][found.hops[seed] == hops]
+                row = leads.loc[(seed, layer, hops)]
+                expected = (gaps.min().item(), gaps.median().item(), gaps.max().item())
+                assert tuple(row[["least", "median", "most"]]) == pytest.approx(expected, abs=2e-5)
+
+
+def test_no_repair_is_the_model_itself_and_a_repair_of_no_head_too(smoke):
+    tables = smoke[1]
+    repairs = tables["repairs"].set_index(["task", "seed", "length", "repair", "heads"])["accuracy"].sort_index()
+    none = repairs.xs("none", level="repair").droplevel("heads")
+    at_home = repairs.xs(17, level="length")
+    for repair in ("larger base", "interpolation", "log length"):  # they leave the training length alone
+        found = at_home.xs(repair, level="repair").xs("all", level="heads")
+        pd.testing.assert_series_equal(found, none.xs(17, level="length"), check_names=False)
+    symbolic = tables["heads"].query("kind == -1").groupby(["task", "learning_rate", "seed"]).size()
+    for (task, seed), rows in repairs.groupby(["task", "seed"]):
+        if (task, smoke[0].learning_rate, seed) not in symbolic.index:
+            found = rows.xs("symbolic", level="heads")
+            expected = none.loc[task, seed].reindex(found.index.get_level_values("length"))
+            assert (found.to_numpy() == expected.to_numpy()).all()
+
+
+def test_an_interrupted_study_ends_with_the_same_result(tmp_path, monkeypatch):
+    monkeypatch.setenv("POSSYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path / "whole"))
+    whole = study.run(TINY)
+    monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path / "stopped"))
+
+    def stop(group):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "repairs", stop)
+        with pytest.raises(KeyboardInterrupt):
+            study.run(TINY)
+    done = sorted(path.name for path in study.checkpoint_folder(study.NAME, TINY).glob("*.json"))
+    assert done == [f"letter-0.003-{stage}.json" for stage in ("foretold", "parts", "swept")]
+    # What is kept is taken, not measured again: a mark in it comes back.
+    kept = study.checkpoint_folder(study.NAME, TINY) / "letter-0.003-swept.json"
+    kept.write_text(json.dumps(json.loads(kept.read_text()) | {"seconds": 12345.0}))
+    resumed = study.run(TINY)
+    assert (resumed.tables["timing"]["seconds"] == 12345).sum() == 1
+    for name, table in whole.tables.items():
+        if name != "timing":
+            pd.testing.assert_frame_equal(table, resumed.tables[name], check_exact=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lengths": (16, 40)},
+        {"lengths": (40, 17)},
+        {"lengths": ()},
+        {"lengths": (25, 40)},
+        {"part_lengths": (17,)},
+        {"repair_lengths": ()},
+        {"compared_lengths": (40, 40)},
+        {"sequences": 4},
+        {"windows": 8},
+        {"part_sequences": 0},
+        {"other_members": 0},
+        {"other_rates": (3e-3,)},
+        {"other_rates": (1e-2, 1e-2)},
+        {"other_rates": ("fast",)},
+        {"temperature": 0.0},
+        {"members": 0},
+    ],
+)
+def test_impossible_settings_are_refused_before_anything_runs(changes):
+    with pytest.raises(ConfigError, match=next(iter(changes))):
+        study.Config.preset_named("smoke", **changes)
+
+
+def test_the_paper_preset_is_what_the_chapter_says():
+    config = study.Config.preset_named("paper")
+    assert len(config.lengths) >= 12 and (config.lengths[0], config.lengths[-1]) == (17, 5000)
+    assert config.sequences >= 1000 and config.members == 32 and config.learning_rate == 1e-4
+    device, other = torch.device("cpu"), learning_dynamics.Config.preset_named("paper", members=32)
+    assert ensembles.kept_at("letter", config, device) == ensembles.kept_at("letter", other, device)
+    assert config.at_rate(1e-3).members == config.other_members and config.at_rate(1e-3).learning_rate == 1e-3

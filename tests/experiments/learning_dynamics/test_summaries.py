@@ -1,0 +1,205 @@
+"""Summaries of the study's tables against plain loops over its rows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from possym.errors import InputError
+from possym.experiments.learning_dynamics import summaries as dynamics
+
+from .synthetic import STEPS, study
+
+
+@pytest.fixture(scope="module")
+def made():
+    """A study whose accuracies and entropies are random."""
+    random = np.random.default_rng(0)
+    tables = study(seeds=5).tables
+    for table, column in (("accuracy", "accuracy"), ("scores", "entropy"), ("scores", "positional")):
+        tables[table][column] = random.random(len(tables[table])).round(3)
+    return {name: table.sample(frac=1, random_state=1) for name, table in tables.items()}
+
+
+def test_over_seeds_is_the_quantile_of_each_group(made):
+    found = dynamics.over_seeds(made["scores"], ["task", "layer", "step"], "entropy")
+    for row in found.sample(20, random_state=0).itertuples():
+        values = [
+            r.entropy
+            for r in made["scores"].itertuples()
+            if (r.task, r.layer, r.step) == (row.task, row.layer, row.step)
+        ]
+        assert (row.seeds, row.low, row.high) == (5, min(values), max(values))
+        assert row.median == sorted(values)[2] and row.mean == pytest.approx(sum(values) / 5)
+
+
+def test_a_seed_without_a_value_is_the_largest():
+    table = pd.DataFrame({"hops": 1, "seed": range(3), "step": [100, np.nan, 300]})
+    row = dynamics.over_seeds(table, ["hops"], "step").iloc[0]
+    assert (row["median"], row["low"], row["seeds"]) == (300, 100, 3)
+    assert np.isnan(row["high"]) and np.isnan(row["mean"])
+
+
+def test_learnt_and_best_steps_look_at_validation_alone(made):
+    accuracy = made["accuracy"].copy()
+    accuracy.loc[accuracy["split"] == "test", "accuracy"] = 1.0
+    learnt = dynamics.learnt_steps(accuracy, 0.97).set_index(["task", "seed", "hops"])["step"]
+    best = dynamics.best_steps(accuracy).set_index(["task", "seed"])
+    rows = [r for r in accuracy.sort_values("step").itertuples() if r.split == "validation"]
+    assert len(learnt) == 2 * 5 * 4 and learnt.isna().any() and learnt.notna().any()
+    for (task, seed, hops), step in learnt.items():
+        above = [r.step for r in rows if (r.task, r.seed, r.hops) == (task, seed, hops) and r.accuracy >= 0.97]
+        assert step == above[0] if above else np.isnan(step)
+    for (task, seed), row in best.iterrows():
+        curve = [(r.accuracy, -r.step) for r in rows if (r.task, r.seed, r.hops) == (task, seed, 0)]
+        assert (row["accuracy"], -row["step"]) == max(curve)
+
+
+def test_final_accuracy_is_the_test_split(made):
+    final = dynamics.final_accuracy(made["accuracy"])
+    assert len(final) == 2 * 5 * 5
+    kept = made["accuracy"].query("split == 'test'").set_index(["task", "seed", "hops"])["accuracy"]
+    assert final.set_index(["task", "seed", "hops"])["accuracy"].equals(kept)
+
+
+def test_pure_counts_count_every_model_and_kind():
+    heads = study(seeds=3).tables["heads"]
+    heads.loc[(heads["seed"] == 1) & (heads["layer"] == 0), "kind"] = 0
+    counts = dynamics.pure_counts(heads).set_index(["task", "seed", "gamma", "kind"])["heads"]
+    assert len(counts) == 2 * 3 * 2 * 2
+    for (task, seed, gamma, kind), found in counts.items():
+        sign = {"positional": 1, "symbolic": -1}[kind]
+        same = [r for r in heads.itertuples() if (r.task, r.seed, r.gamma, r.kind) == (task, seed, gamma, sign)]
+        assert found == len(same)
+    assert counts["number", 0, 0.1, "positional"] == 4 and counts["number", 1, 0.1, "positional"] == 3
+    assert counts["letter", 0, 0.1, "positional"] == 0
+
+
+def test_passing_kinds_are_those_that_do_not_last():
+    scores = study(seeds=2).tables["scores"]
+    assert dynamics.passing_kinds(scores).empty
+    here = (scores["task"] == "letter") & (scores["seed"] == 1) & (scores["layer"] == 9)
+    scores.loc[here & scores["step"].isin([500, 750, 1250]), ["positional", "symbolic"]] = [0.95, 0.05]
+    scores.loc[here & (scores["step"] == 1000), ["positional", "symbolic"]] = [0.05, 0.95]
+    found = dynamics.passing_kinds(scores.sample(frac=1, random_state=0))
+    assert found.values.tolist() == [["letter", 1, 9, "positional", 500, 1250]]
+    assert len(dynamics.passing_kinds(scores, gamma=0.04)) == 0
+
+
+def test_entropy_is_scaled_over_each_heads_own_training(made):
+    scaled = dynamics.normalised_entropy(made["scores"])
+    for _, head in scaled.groupby(["task", "seed", "layer"]):
+        assert (head["entropy"].min(), head["entropy"].max()) == (0, 1) and len(head) == len(STEPS)
+    raw = made["scores"].query("task == 'letter' and seed == 2 and layer == 3")
+    expected = (raw["entropy"] - raw["entropy"].min()) / (raw["entropy"].max() - raw["entropy"].min())
+    pd.testing.assert_series_equal(scaled.loc[raw.index, "entropy"], expected)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda table: dynamics.over_seeds(table, ["step"], "accuracy"),
+        dynamics.learnt_steps,
+        dynamics.best_steps,
+        dynamics.final_accuracy,
+        dynamics.pure_counts,
+        dynamics.normalised_entropy,
+        dynamics.passing_kinds,
+    ],
+)
+def test_wrong_tables_are_refused(call):
+    with pytest.raises(InputError, match="give a pandas DataFrame"):
+        call([1, 2])
+    with pytest.raises(InputError, match="lacks .*: it has x"):
+        call(pd.DataFrame({"x": [1]}))
+    columns = [
+        "task",
+        "seed",
+        "split",
+        "step",
+        "hops",
+        "accuracy",
+        "layer",
+        "gamma",
+        "kind",
+        "entropy",
+        "positional",
+        "symbolic",
+    ]
+    with pytest.raises(InputError, match="no rows"):
+        call(pd.DataFrame(columns=columns))
+
+
+@pytest.mark.parametrize("level", [0, -0.1, 1.1, True, "0.9", float("nan")])
+def test_levels_are_accuracies(level, made):
+    with pytest.raises(InputError, match="level = "):
+        dynamics.learnt_steps(made["accuracy"], level)
+
+
+def test_a_run_has_converged_where_it_stays_above_the_level(made):
+    found = dynamics.converged_steps(made["accuracy"], 0.3).set_index(["task", "seed"])["step"]
+    rows = [r for r in made["accuracy"].itertuples() if r.split == "validation" and r.hops == 0]
+    for task, seed in {(r.task, r.seed) for r in rows}:
+        step = None
+        for row in sorted((r for r in rows if (r.task, r.seed) == (task, seed)), key=lambda r: r.step):
+            step = None if row.accuracy < 0.3 else (row.step if step is None else step)
+        assert found[task, seed] == step or (step is None and np.isnan(found[task, seed]))
+    assert found.nunique() > 2
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 1.0])
+def test_purity_steps_have_that_share_of_the_pure_heads_before_them(share):
+    random = np.random.default_rng(1)
+    heads = pd.DataFrame(
+        [
+            (seed, kind, since)
+            for seed in range(4)
+            for kind, since in zip(random.integers(-1, 2, 12), random.permutation(12), strict=True)
+        ],
+        columns=["seed", "kind", "since"],
+    ).assign(task="letter", gamma=0.1)
+    heads = pd.concat([heads, heads[:3].assign(seed=9, kind=0)])
+    found = dynamics.purity_steps(heads, share).set_index("seed")
+    for seed in range(4):
+        since = [r.since for r in heads.itertuples() if r.seed == seed and r.kind != 0]
+        step = found.loc[seed, "step"]
+        assert found.loc[seed, "heads"] == len(since)
+        assert sum(s <= step for s in since) >= share * len(since) > sum(s < step for s in since)
+    assert found.loc[9, "heads"] == 0 and np.isnan(found.loc[9, "step"])
+
+
+def test_rank_correlation_is_scipys_and_shuffling_gives_its_critical_value():
+    random = np.random.default_rng(2)
+    first = random.integers(0, 20, 32).astype(float)
+    second = first + random.integers(0, 20, 32)
+    found = dynamics.rank_correlation(first, second, 4_000)
+    assert found["correlation"] == pytest.approx(stats.spearmanr(first, second).statistic)
+    drawn = [
+        stats.spearmanr(*np.stack([first, second])[:, random.integers(32, size=32)]).statistic for _ in range(1500)
+    ]
+    assert (found["low"], found["high"]) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=0.06)
+    assert found["shuffled"] == pytest.approx(0.35, abs=0.02)  # tables of the two-sided 5 % value at n = 32
+    assert all(np.isnan(v) for v in dynamics.rank_correlation(first[:4], second[:4], 10).values())
+    assert all(np.isnan(v) for v in dynamics.rank_correlation(first, first * 0, 10).values())
+
+
+def test_seeds_that_never_learn_are_counted_and_left_out():
+    rows = [
+        ("validation", 0, seed, step, float(step > 100 * seed and seed < 7))
+        for seed in range(8)
+        for step in range(0, 1001, 50)
+    ]
+    accuracy = pd.DataFrame(rows, columns=["split", "hops", "seed", "step", "accuracy"]).assign(task="letter")
+    heads = pd.DataFrame({"task": "letter", "seed": range(8), "gamma": 0.1, "kind": -1, "since": range(50, 850, 100)})
+    found = dynamics.learning_with_purity(accuracy, heads, (0.9,), draws=200)
+    assert found["seeds"].tolist() == [7, 7] and found["without"].tolist() == [1, 1]
+    assert found["correlation"].tolist() == pytest.approx([1, 1])
+    assert found["lag"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("level", [0, 1.5, True, "all"])
+def test_impossible_levels_and_shares_are_refused(made, level):
+    with pytest.raises(InputError, match="level"):
+        dynamics.converged_steps(made["accuracy"], level)
+    with pytest.raises(InputError, match="share"):
+        dynamics.purity_steps(made["heads"], level)

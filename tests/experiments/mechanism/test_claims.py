@@ -1,0 +1,87 @@
+"""Verdicts of chapter 08: a study as the paper says makes its claims hold, and each change flips its own."""
+
+import pytest
+
+from possym import claims
+from possym.results.published import published
+
+from .synthetic import PAPER_LIKE, TABLE1, study
+
+CHAPTER = "08-what-the-heads-do"
+
+
+def ledger(**changes):
+    return claims.ledger(CHAPTER, {"mechanism": study(**changes)})
+
+
+def changed(name, **tasks):
+    return {name: PAPER_LIKE[name] | tasks}
+
+
+def odd(name, task, value):
+    """A recipe in which the first seed differs."""
+    return lambda seed: PAPER_LIKE[name] | ({task: value} if seed == 0 else {})
+
+
+DOUBLING = [1, 2, 1] + [0] * 9
+FLIPS = {
+    "number-composition": changed("labels", number=[1, 1, 0, 1] + [0] * 8),
+    "letter-composition": changed("labels", letter=DOUBLING),
+    "no-symbolic-index": changed("kinds", number=["symbolic"] * 12),
+    "no-positional-retrieval": changed("kinds", letter=["positional"] * 12),
+    "number-table1": changed("dominant", number=[50] * 12),
+    "letter-table1": changed("dominant", letter=[2] * 12),
+    "number-fast-then-slow": changed("dominant", number=[39] * 4 + [10] * 8),
+    "letter-slow": changed("dominant", letter=[5] * 12),
+}
+
+
+def test_the_made_up_table_is_the_published_one():
+    assert all(TABLE1[task] == published(f"P2.table1.{task}").value for task in TABLE1)
+
+
+def test_a_study_like_the_papers_makes_the_claims_hold():
+    assert set(ledger()["verdict"]) == {"holds"} and set(ledger().index) == set(FLIPS)
+
+
+@pytest.mark.parametrize("id", FLIPS)
+def test_data_that_say_otherwise_flip_the_verdict_and_no_unrelated_one(id):
+    found = ledger(**FLIPS[id])["verdict"]
+    assert found[id] == "does not hold"
+    related = {id} | ({"number-table1"} if id == "number-fast-then-slow" else set())
+    related |= {"number-fast-then-slow"} if id == "number-table1" else set()
+    related |= {"letter-slow"} if id == "letter-table1" else {"letter-table1"} if id == "letter-slow" else set()
+    assert set(found.drop(list(related))) == {"holds"}
+
+
+def test_some_seeds_or_layers_make_it_hold_in_part():
+    assert ledger(labels=odd("labels", "letter", DOUBLING))["verdict"]["letter-composition"] == "holds in part"
+    three = changed("labels", number=[1, 1, 1] + [0] * 9)
+    assert ledger(**three)["verdict"]["number-composition"] == "holds in part"
+    idle = changed("labels", number=[0] * 12)
+    assert ledger(**idle)["verdict"]["number-composition"] == "does not hold"
+    half = changed("dominant", number=[*TABLE1["number"][:6], *[20] * 6])
+    assert ledger(**half)["verdict"]["number-table1"] == "holds in part"
+    fast = odd("dominant", "letter", [9] * 12)
+    assert ledger(dominant=fast)["verdict"]["letter-slow"] == "holds in part"
+    mixed = odd("dominant", "number", [39] * 4 + [10] * 8)
+    assert ledger(dominant=mixed)["verdict"]["number-fast-then-slow"] == "holds in part"
+    one = odd("kinds", "number", ["symbolic"] + ["positional"] * 11)
+    assert ledger(kinds=one)["verdict"]["no-symbolic-index"] == "holds in part"
+
+
+def test_without_any_such_head_nothing_is_shown():
+    none = changed("labels", number=[0] * 12)
+    assert ledger(**none)["verdict"]["no-symbolic-index"] == "does not hold"
+
+
+def test_what_is_measured_is_said():
+    rows = ledger(**FLIPS["letter-composition"])
+    assert rows["measured"]["letter-composition"] == "Retrieval in layers 0 to 3 and Reflexive above in 0 of 4 seeds"
+    assert rows["interval"]["letter-composition"] == (
+        "most often by layer: Retrieval × 1, Retrieval² × 1, Retrieval × 1, Reflexive × 9"
+    )
+    assert rows["measured"]["number-table1"].startswith("weighted by energy: 1, 2, 2, 2, 10, 39")
+    assert rows["interval"]["number-table1"] == "layers that agree: norm 0, energy 12, variance 0, effect 0 of 12"
+    assert rows["measured"]["no-symbolic-index"] == "0 of 16 such heads are purely symbolic"
+    assert rows["interval"]["no-symbolic-index"] == "purely positional: 16; 4 seeds"

@@ -1,0 +1,311 @@
+"""The study of a real model: what it stores against plain computations, its choices, its resuming, its refusals."""
+
+import itertools
+
+import pandas as pd
+import pytest
+import torch
+
+import possym
+from possym import results
+from possym.capture import Capture
+from possym.capture.edits import edited_frequencies
+from possym.errors import ConfigError, InputError
+from possym.experiments import real_models
+from possym.experiments.real_models import Config
+from possym.profiling import sensitivity as ways
+from possym.scores import swap_scores
+
+HEAD = ["layer", "head"]
+
+
+def config(**changes):
+    return Config.preset_named("smoke", device="cpu", **changes)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(autouse=True)
+def store(root, monkeypatch):
+    monkeypatch.setenv("POSSYM_RESULTS", str(root))
+
+
+@pytest.fixture(scope="module")
+def study(root):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POSSYM_RESULTS", str(root))
+        return results.load_or_run(real_models, config(), "always")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The study's model, its tasks and the prompts of its reference task."""
+    model, tokenizer = real_models.load(config(), tmp_path_factory.mktemp("llama"))
+    return model, *real_models.draw(config(), model, tokenizer)
+
+
+def inputs_of(model, tokens, layer):
+    found = []
+    Capture(model).run(tokens, found.append)
+    return next(inputs for inputs in found if inputs.layer == layer)
+
+
+def test_profiles_are_those_of_every_prompt_alone(study, made):
+    model, tasks, _ = made
+    for name, task in tasks.items():
+        for cut, blocks in task.blocks.items():
+            alone = possym.profile(model, task.tokens[1], blocks=blocks, temperature=0.1, progress=False).heads
+            heads = study.tables["heads"]
+            mine = heads[(heads.task == name) & (heads.blocks == cut) & (heads.prompt == 1)]
+            for column in ("positional", "symbolic", "entropy", "variance", "bound"):
+                assert mine[column].tolist() == pytest.approx(alone[column].tolist(), abs=1e-4, rel=1e-4)
+
+
+def test_frequencies_are_means_and_deviations_over_prompts(study, made):
+    model, tasks, _ = made
+    name, task = next(iter(tasks.items()))
+    found = possym.profile(
+        model, task.tokens, blocks=task.blocks["tokens"], temperature=0.1, per_frequency=True, progress=False
+    ).frequencies
+    one = found[(found.layer == 1) & (found["head"] == 2) & (found.frequency_id == 3)]
+    rows = study.tables["frequencies"]
+    mine = rows[(rows.task == name) & (rows.blocks == "tokens") & (rows.layer == 1) & (rows["head"] == 2)]
+    mine = mine[mine.frequency_id == 3].iloc[0]
+    for column in ("positional", "symbolic", "logit_norm"):
+        assert mine[column] == pytest.approx(one[column].mean(), abs=1e-4)
+        assert mine[f"{column}_sd"] == pytest.approx(one[column].std(), abs=1e-4)
+
+
+def test_answers_are_the_tasks_own(study, made):
+    model, tasks, binding = made
+    prompts = study.tables["prompts"]
+    for name, task in tasks.items():
+        rows = prompts[prompts.task == name]
+        with torch.no_grad():
+            best = model(task.tokens).logits[:, -1].argmax(-1)
+        assert rows.predicted.tolist() == best.tolist()
+        if task.answers is None:
+            assert rows.correct.isna().all()
+        else:
+            assert rows.correct.tolist() == (best == task.answers).tolist()
+            assert study.manifest["accuracy"][name] == pytest.approx(rows.correct.astype(float).mean(), abs=1e-4)
+    twice = torch.cat([tasks["repeated tokens"].tokens, tasks["repeated tokens"].answers[:, None]], 1)
+    half = twice.shape[1] // 2
+    assert torch.equal(twice[:, :half], twice[:, half:])
+    assert torch.equal(binding.tokens, tasks["binding, 8 pairs"].tokens)
+
+
+def test_changed_choices_are_scored_as_swap_scores_would(study, made):
+    """Temperatures, block sizes and boundaries against blocks swapped by `swap_scores`, on the prompts of the study."""
+    model, _, binding = made
+    blocks, layer = binding.blocks, 2
+    start, stop = blocks[0][0], blocks[-1][1]
+    cuts = {("temperature", f"{t:g}"): (blocks, t) for t in config().temperatures}
+    for size in (1, 2, 4, 8):
+        cuts["block size", str(size)] = [(a, a + size) for a in range(start, stop - size + 1, size)], 0.1
+    for shift in range(4):
+        cuts["boundary", str(shift)] = [(a + shift, b + shift) for a, b in blocks if b + shift <= stop], 0.1
+    expected = dict.fromkeys(cuts, 0)
+    for prompt in range(2):
+        inputs = inputs_of(model, binding.tokens[prompt], layer)
+        relocated, own = inputs.relocated_logits()[0], inputs.extra_logits()[0]
+        for key, (cut, temperature) in cuts.items():
+            scores = swap_scores(relocated, extra_logits=own, blocks=cut, temperature=temperature)
+            expected[key] = expected[key] + torch.stack(scores[:2], -1) / 2
+    table = study.tables["sensitivity"].set_index(["choice", "value", "layer"]).sort_index()
+    for (choice, value), scores in expected.items():
+        mine = torch.tensor(table.loc[(choice, value, layer), ["positional", "symbolic"]].to_numpy())
+        assert torch.allclose(mine, scores.float(), atol=2e-5), (choice, value)
+    everything = table.loc[("swaps", "all", layer), ["positional", "symbolic"]].to_numpy()
+    assert torch.allclose(torch.tensor(everything), expected["temperature", "0.1"].float(), atol=2e-5)
+
+
+def test_subsets_permutations_and_logits_against_loops():
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(5, 5, generator=generator, dtype=torch.float64)
+    extra = torch.randn(2, generator=generator, dtype=torch.float64)
+    attention = torch.cat([logits.diagonal(), extra]).softmax(-1)
+    cosine = torch.nn.functional.cosine_similarity
+    pairs, parts = torch.tensor([[0, 3], [1, 2], [2, 4]]), []
+    for i, j in pairs.tolist():
+        v, w = logits.diagonal()[[i, j]].exp(), torch.stack([logits[j, i], logits[i, j]]).exp()
+        parts.append(((attention[i] - attention[j]).abs() / 0.2, cosine(w, v, dim=0), cosine(w, v.flip(0), dim=0)))
+    weight = torch.stack([part[0] for part in parts]).softmax(0)
+    found = ways.subset_scores(logits, extra, pairs, 0.2)
+    for score, column in zip(found, (1, 2), strict=True):
+        assert score.item() == pytest.approx((weight * torch.stack([p[column] for p in parts])).sum().item())
+    orders = torch.tensor([[4, 2, 0, 1, 3], [1, 0, 2, 4, 3]])
+    stays, follows = [], []
+    for order in orders.tolist():
+        before = logits.diagonal().exp()
+        after = torch.stack([logits[content, place] for place, content in enumerate(order)]).exp()
+        stays.append(cosine(after, before, dim=0))
+        follows.append(cosine(after, before[order], dim=0))
+    found = ways.permutation_scores(logits, orders)
+    assert found[0].item() == pytest.approx(torch.stack(stays).mean().item())
+    assert found[1].item() == pytest.approx(torch.stack(follows).mean().item())
+    a = sum((logits[i, j] - logits[j, j]) ** 2 for i, j in itertools.product(range(5), repeat=2))
+    b = sum((logits[i, j] - logits[i, i]) ** 2 for i, j in itertools.product(range(5), repeat=2))
+    assert ways.logit_share(logits).item() == pytest.approx((a / (a + b)).item())
+
+
+def test_blocks_of_different_lengths_have_no_block_logits():
+    with pytest.raises(InputError, match="blocks of one length"):
+        ways.block_logits(torch.zeros(5, 5), [(0, 2), (2, 5)])
+
+
+def test_swap_sets_are_what_they_say():
+    sets = {name: {tuple(pair) for pair in pairs.tolist()} for name, pairs in real_models.swap_sets(6, 2).items()}
+    assert sets["all"] == set(itertools.combinations(range(6), 2))
+    assert sets["neighbours"] == {(k, k + 1) for k in range(5)}
+    assert sets["with the asked"] == {pair for pair in sets["all"] if 2 in pair}
+    assert sets["without the asked"] == sets["all"] - sets["with the asked"]
+    assert sets["at least half apart"] == {(a, b) for a, b in sets["all"] if b - a >= 3}
+
+
+def test_chosen_heads_are_the_extremes(study):
+    heads = study.tables["heads"]
+    means = heads[(heads.task == "binding, 8 pairs") & (heads.blocks == "statements")]
+    means = means.groupby(HEAD)[["positional", "symbolic"]].mean()
+    lead = means.positional - means.symbolic
+    chosen = study.tables["examples"].groupby("kind")[HEAD].first().apply(tuple, axis=1)
+    assert chosen["positional"] == lead.sort_values().index[-1]
+    assert chosen["symbolic"] == lead.sort_values().index[0]
+    assert chosen["uniform"] == means.min(axis=1).sort_values().index[-1]
+
+
+def test_permuted_attention_is_that_of_layer_0_with_its_statements_permuted(made):
+    """In the first layer keys hold their tokens alone, so moving them is moving the tokens."""
+    model, _, binding = made
+    tokens, blocks = binding.tokens[0], binding.blocks
+    order = torch.tensor([3, 1, 0, 2, 7, 6, 5, 4])
+    eager = type(model).from_pretrained(model.config.name_or_path, attn_implementation="eager")
+    moved = tokens.clone()
+    for (start, stop), content in zip(blocks, order.tolist(), strict=True):
+        moved[start:stop] = tokens[slice(*blocks[content])]
+    for head in range(4):
+        found = real_models.permuted_attention(inputs_of(model, tokens, 0), slice(head, head + 1), blocks, order)
+        for mine, ids in zip(found, (tokens, moved), strict=True):
+            with torch.no_grad():
+                weights = eager(ids[None], output_attentions=True).attentions[0][0, head, -1]
+            truth = torch.stack([weights[a:b].sum() for a, b in blocks])
+            assert torch.allclose(mine, truth, atol=1e-5)
+
+
+def test_planes_hold_contents_before_rotation(study, made):
+    """Their dot products, turned by the distance, add up to the head's logits less the planes left out."""
+    model, _, binding = made
+    planes = study.tables["planes"]
+    rows = planes[planes.kind == "symbolic"]
+    layer, head = int(rows.layer.iloc[0]), int(rows["head"].iloc[0])
+    last = len(binding.tokens[0]) - 1
+    inputs = inputs_of(model, binding.tokens[0], layer)
+    for number, part in rows.groupby("frequency_id"):
+        query = part[(part.role == "query") & (part.place == last)][["x", "y"]].to_numpy()[0]
+        keys = part[part.role == "key"].sort_values("place")[["x", "y"]].to_numpy()
+        angle = inputs.angles[number - 1].item()
+        content = complex(*query)
+        for place in (0, 5, last - 1):
+            logit = (complex(*keys[place]).conjugate() * content * torch.polar(
+                torch.tensor(1.0), torch.tensor((last - place) * angle)).item()).real * inputs.scale  # fmt: skip
+            one = slice(number - 1, number)
+            true = inputs.relocated_logits(slice(head, head + 1), per_plane=one)[0, 0, 0, place, place]
+            assert logit == pytest.approx(true.item(), abs=1e-4)
+
+
+def test_bands_are_by_score_by_speed_and_random(study):
+    rows = real_models.of_reference(study.tables["frequencies"], config())
+    lead = (rows.symbolic - rows.positional).groupby(rows.frequency_id).mean()
+    found = real_models.bands(config(band=2, band_draws=3), rows)
+    assert found[0] == ("symbolic", 0, sorted(lead.nlargest(2).index.tolist()))
+    assert found[1] == ("positional", 0, sorted(lead.nsmallest(2).index.tolist()))
+    assert [band for band in found if band[0].startswith("IDs")] == [
+        ("IDs 1 to 2", 0, [1, 2]),
+        ("IDs 3 to 4", 0, [3, 4]),
+    ]
+    assert [band[:2] for band in found[-3:]] == [("random", 0), ("random", 1), ("random", 2)]
+    assert all(len(set(ids)) == 2 for *_, ids in found)
+
+
+def test_knob_measures_an_edited_model(study, made):
+    model, tasks, _ = made
+    knob = study.tables["knob"]
+    row = knob[(knob.heads == "all") & (knob.band == "IDs 2 to 2") & (knob.how == "silence")].iloc[0]
+    text, binding = tasks["natural text"].tokens, tasks["binding, 8 pairs"]
+    with torch.no_grad(), edited_frequencies(model, [2]):
+        loss = model(text, labels=text, use_cache=False).loss
+        answer = model(binding.tokens, use_cache=False).logits[:, -1].log_softmax(-1)
+    assert row.text_loss == pytest.approx(loss.item(), abs=1e-4)
+    assert row.binding_log_probability == pytest.approx(
+        answer.gather(1, binding.answers[:, None]).mean().item(), abs=1e-4
+    )
+    twice = torch.cat([tasks["repeated tokens"].tokens, tasks["repeated tokens"].answers[:, None]], 1)
+    half = twice.shape[1] // 2
+    with torch.no_grad(), edited_frequencies(model, [2]):
+        logits = model(twice, use_cache=False).logits[:, half:-1]
+    again = twice[:, half + 1 :]
+    losses = -logits.log_softmax(-1).gather(2, again[..., None])
+    assert row.repeat_loss == pytest.approx(losses.mean().item(), abs=1e-4)
+    assert row.repeat_accuracy == pytest.approx((logits.argmax(-1) == again).double().mean().item(), abs=1e-6)
+    plain = knob[knob.band == "none"].iloc[0]
+    with torch.no_grad():
+        assert plain.text_loss == pytest.approx(model(text, labels=text).loss.item(), abs=1e-4)
+    known = study.tables["known"]
+    for name in ("previous_token", "induction"):
+        assert plain[name] == pytest.approx(known.nlargest(3, name)[name].mean(), abs=1e-5)
+        assert row[name] != pytest.approx(plain[name], abs=1e-4)
+
+
+def test_an_interrupted_run_goes_on_after_its_last_stage(study, tmp_path, monkeypatch):
+    monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path))
+
+    def broken(*_):
+        raise RuntimeError("cut off")
+
+    real = real_models.knob
+    monkeypatch.setattr(real_models, "knob", broken)
+    with pytest.raises(RuntimeError, match="cut off"):
+        results.load_or_run(real_models, config(), "always")
+    monkeypatch.setattr(real_models, "knob", real)
+    monkeypatch.setattr(real_models, "profiles", broken)
+    monkeypatch.setattr(real_models, "sensitivity", broken)
+    again = results.load_or_run(real_models, config(), "always")
+    for name, table in study.tables.items():
+        pd.testing.assert_frame_equal(again.tables[name].reset_index(drop=True), table.reset_index(drop=True))
+
+
+def test_same_seed_same_study(study, tmp_path, monkeypatch):
+    monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path))
+    torch.manual_seed(99)
+    again = results.load_or_run(real_models, config(), "always")
+    pd.testing.assert_frame_equal(again.tables["heads"], study.tables["heads"])
+    pd.testing.assert_frame_equal(again.tables["knob"], study.tables["knob"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pairs": (16, 8)}, "ascending"),
+        ({"pairs": (4, 8)}, "from 8"),
+        ({"prompts": (4,)}, "one number for each"),
+        ({"prompts": (4, 0)}, "prompts = 0"),
+        ({"reference": 64}, "give one of pairs"),
+        ({"dtype": "float8"}, "known dtypes"),
+        ({"temperature": 0.0}, "positive numbers"),
+        ({"block_sizes": (0,)}, "tokens from 1"),
+        ({"text_length": 3}, "from 4"),
+        ({"band_draws": 1}, "from 2"),
+        ({"query_places": 0}, "query_places = 0"),
+    ],
+)
+def test_what_cannot_run_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        config(**changes)
+
+
+def test_paper_preset_is_the_default_model_at_the_papers_sizes():
+    paper = Config.preset_named("paper")
+    assert (paper.model, paper.pairs, paper.reference) == ("SmolLM2-135M-Instruct", (8, 64, 256), 64)
