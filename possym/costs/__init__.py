@@ -19,7 +19,7 @@ from typing import Any
 from possym.capture import TOGETHER
 from possym.ensembles.gptj import GPTJConfig
 from possym.errors import InputError, as_whole, need
-from possym.profiling import MATRIX_ENTRIES
+from possym.profiling.scoring import MATRIX_ENTRIES
 
 PARTS = ("forward", "capture", "heads", "planes")
 

@@ -30,7 +30,9 @@ from torch import nn
 from possym.capture import Capture
 from possym.ensembles.training import evaluation_steps
 from possym.errors import ConfigError, InputError, PossymError, ResultsError, UnsupportedModelError, need, need_room
-from possym.profiling import Profile, Rows, check_number, read_blocks, read_prompts, read_queries, run_prompts
+from possym.profiling.profile import Profile
+from possym.profiling.prompts import check_number, read_blocks, read_prompts, read_queries
+from possym.profiling.scoring import ScoreCollector, score_prompts
 from possym.results import atomic_write, writing
 
 try:
@@ -280,11 +282,11 @@ class HeadScoreCallback(TrainerCallback):
     def _score(self, step: int) -> pd.DataFrame:
         """Return the scores of every head, mean and spread over prompts."""
         rotations = [layer.rotation for layer in self._capture.layers.values() if layer.rotation is not None]
-        rows = Rows(self.temperature, False)
+        rows = ScoreCollector(self.temperature, False)
         with scoring(self._decoder):
             if any(r.query_weight is not None or r.key_weight is not None for r in rotations):
                 self._capture = Capture(self._decoder)  # gains after the rotation are weights: they train
-            run_prompts(self._capture, self.texts, self.places, self.spans, rows)
+            score_prompts(self._capture, self.texts, self.places, self.spans, rows)
         heads, frequencies = rows.tables()
         settings = {"gamma": self.gamma}
         table = Profile(heads, frequencies, pd.DataFrame(), self._capture.coverage, settings).summary()

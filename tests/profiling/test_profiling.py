@@ -20,7 +20,8 @@ from transformers import PreTrainedTokenizerFast
 import possym
 from possym.capture import Capture
 from possym.errors import InputError, ResultsError, UnsupportedModelError
-from possym.profiling import Profile, sentence_spans
+from possym.profiling import Profile
+from possym.profiling.prompts import sentence_spans
 from possym.rope import frequencies
 from possym.scores import exclusion, relocated_logits, swap_scores
 
