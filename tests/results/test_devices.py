@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 
-from possym.devices import side_by_side
+from possym.results.devices import side_by_side
 from tests.results.test_devices import wait_for_ever
 
 signal.signal(signal.SIGINT, signal.{handler})

@@ -11,7 +11,7 @@ import pytest
 from possym.results import atomic_write, scratch
 
 STAY = """import sys, time
-from possym.scratch import scratch
+from possym.results.scratch import scratch
 with scratch(sys.argv[1]) as folder:
     (folder / "half").touch()
     print("here", flush=True)
