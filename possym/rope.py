@@ -76,27 +76,27 @@ def rotate(x: Tensor, positions: Tensor | float, frequencies: Tensor, layout: st
             f"positions {tuple(positions.shape)} do not broadcast against the leading shape of x {tuple(x.shape)}"
         ) from None
     angles = (positions[..., None] * frequencies.to(x.device, torch.float64)).remainder(2 * math.pi)
-    return turn(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype), layout)
+    return rotate_by(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype), layout)
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+def rotate_by(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     """Turn every plane of ``x`` (..., D) by the angle whose cosine and sine (..., F) are given.
 
     Cosines and sines that a model has scaled scale the planes too; −``sin`` applies the transpose.
 
-    >>> turn(torch.tensor([1.0, 0.0]), torch.tensor([0.0]), torch.tensor([1.0]), "half")
+    >>> rotate_by(torch.tensor([1.0, 0.0]), torch.tensor([0.0]), torch.tensor([1.0]), "half")
     tensor([0., 1.])
     """
     count = cos.shape[-1]
     if x.dtype == cos.dtype and x.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling():
         # One product of complex numbers moves a fraction of the memory that its real parts do one by one.
-        turned = torch.view_as_real(as_complex(x, count, layout) * torch.complex(cos, sin))
+        rotated = torch.view_as_real(as_complex(x, count, layout) * torch.complex(cos, sin))
     else:  # half precision has no complex numbers, and compilers fuse the real parts themselves
         first, second = pairs(x, count, layout).unbind(-1)
-        turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
-    parts = [turned.flatten(-2)] if layout == "interleaved" else [turned[..., 0], turned[..., 1]]
+        rotated = torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
+    parts = [rotated.flatten(-2)] if layout == "interleaved" else [rotated[..., 0], rotated[..., 1]]
     if 2 * count < x.shape[-1]:
-        parts.append(x[..., 2 * count :].expand(*turned.shape[:-2], -1))
+        parts.append(x[..., 2 * count :].expand(*rotated.shape[:-2], -1))
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import possym
 from possym import rope, scaling, theory
-from possym.capture.edits import edited_frequencies
+from possym.capture.edits import ablate_frequencies
 from possym.capture.known_heads import repeated_tokens
 from possym.ensembles import last_place as heads
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
@@ -126,7 +126,7 @@ def test_a_profile_takes_numpy_numbers():
     assert found.prompts.equals(plain.prompts)
     tokens = torch.tensor([ours])
     with torch.no_grad():
-        with edited_frequencies(model, [1], heads={0: [1]}):
+        with ablate_frequencies(model, [1], heads={0: [1]}):
             edited = model(tokens).logits
-        with edited_frequencies(model, [np.uint8(1)], heads={0: [np.int64(1)]}):
+        with ablate_frequencies(model, [np.uint8(1)], heads={0: [np.int64(1)]}):
             assert torch.equal(model(tokens).logits, edited)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from possym.errors import InputError
-from possym.rope import frequencies, planes, rotate, turn
+from possym.rope import frequencies, planes, rotate, rotate_by
 
 
 def generator(seed=0):
@@ -33,11 +33,11 @@ def test_rotation_is_complex_multiplication(layout, rotating):
     for sample in range(3):
         for place, position in enumerate(positions.tolist()):
             for (a, b), angle in zip(pairs, angles.tolist(), strict=True):
-                turned = complex(x[sample, place, a], x[sample, place, b]) * complex(
+                rotated = complex(x[sample, place, a], x[sample, place, b]) * complex(
                     math.cos(position * angle), math.sin(position * angle)
                 )
-                assert got[sample, place, a].item() == pytest.approx(turned.real, abs=1e-10)
-                assert got[sample, place, b].item() == pytest.approx(turned.imag, abs=1e-10)
+                assert got[sample, place, a].item() == pytest.approx(rotated.real, abs=1e-10)
+                assert got[sample, place, b].item() == pytest.approx(rotated.imag, abs=1e-10)
     assert torch.equal(got[..., rotating:], x[..., rotating:])
 
 
@@ -63,10 +63,10 @@ def test_numbers_that_do_not_lie_in_pairs_turn_as_their_copies_do(layout, rotati
     stored = torch.randn(4, 15, generator=generator())
     angle = frequencies(rotating).float()
     for x in (stored[:, 1:7], stored[:, 2:8], stored.mT[:6].mT, stored[::2, :6]):
-        turned = turn(x, angle.cos(), angle.sin(), layout)
-        torch.testing.assert_close(turned, turn(x.clone(), angle.cos(), angle.sin(), layout))
-        in_half = turn(x.bfloat16(), angle.cos().bfloat16(), angle.sin().bfloat16(), layout)
-        torch.testing.assert_close(in_half.float(), turned, atol=0.05, rtol=0)
+        rotated = rotate_by(x, angle.cos(), angle.sin(), layout)
+        torch.testing.assert_close(rotated, rotate_by(x.clone(), angle.cos(), angle.sin(), layout))
+        in_half = rotate_by(x.bfloat16(), angle.cos().bfloat16(), angle.sin().bfloat16(), layout)
+        torch.testing.assert_close(in_half.float(), rotated, atol=0.05, rtol=0)
 
 
 def test_far_positions_keep_their_precision():

@@ -10,21 +10,22 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from possym.capture import Capture, Layer
-from possym.capture.hooks import Call, attached
-from possym.capture.rotation import unrotate
+from possym.capture.capture import Capture
+from possym.capture.hooks import AttentionCall, attached
+from possym.capture.probe import Layer
+from possym.capture.rope_layout import unrotate
 from possym.errors import InputError, UnsupportedModelError, as_whole
 
-WAYS = ("unrotate", "silence")
+MODES = ("unrotate", "silence")
 
 
 @contextmanager
-def edited_frequencies(
+def ablate_frequencies(
     model: nn.Module,
     frequencies: Sequence[int],
     *,
     heads: Mapping[int, Sequence[int]] | None = None,
-    how: str = "silence",
+    mode: str = "silence",
 ) -> Iterator[None]:
     """Run a model with chosen frequencies of chosen heads edited; on leaving, the model is as it was.
 
@@ -34,10 +35,10 @@ def edited_frequencies(
         model: a model that `possym.capture.Capture` reads, with rotation in planes.
         frequencies: frequency IDs, from 1, the fastest. Layers with fewer planes leave out what they do not have.
         heads: layer → heads, both from 0; None is every head of every layer that rotates.
-        how: ``"silence"`` takes the planes' share out of the logits, ``"unrotate"`` keeps it but stops the rotation.
+        mode: ``"silence"`` takes the planes' share out of the logits, ``"unrotate"`` keeps it but stops the rotation.
 
     Raises:
-        InputError: unknown frequencies, layers, heads or way.
+        InputError: unknown frequencies, layers, heads or mode.
         UnsupportedModelError: a model that cannot be read, or a chosen layer without planes.
 
     Source: the question of 2511.11579, section 5, asked by intervention.
@@ -46,24 +47,24 @@ def edited_frequencies(
     >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
     ...                                      num_attention_heads=2))
     >>> tokens = torch.tensor([[3, 5, 7, 11], [7, 3, 5, 11]])
-    >>> with torch.no_grad(), edited_frequencies(model, [1, 2], how="unrotate"):
+    >>> with torch.no_grad(), ablate_frequencies(model, [1, 2], mode="unrotate"):
     ...     first, second = model(tokens, use_cache=False).logits[:, -1]
     >>> torch.allclose(first, second, atol=1e-6)
     True
     """
-    if how not in WAYS:
-        raise InputError(f"how = {how!r}: known ways are {', '.join(WAYS)}")
+    if mode not in MODES:
+        raise InputError(f"mode = {mode!r}: known modes are {', '.join(MODES)}")
     layers = Capture(model).layers
     chosen = choose_heads(heads, layers)
-    most = max(len(layers[number].rotation.columns) for number in chosen)
+    most = max(len(layers[number].rope_layout.columns) for number in chosen)
     ids = list(frequencies) if isinstance(frequencies, (Sequence, range)) else [frequencies]
     ids = [as_whole(k) for k in ids]
     if not ids or not all(k is not None and 1 <= k <= most for k in ids):
         raise InputError(f"frequencies = {frequencies!r}: give frequency IDs from 1, the fastest, to {most}")
 
-    def on_call(call: Call) -> tuple[Tensor, Tensor] | None:
+    def on_call(call: AttentionCall) -> tuple[Tensor, Tensor] | None:
         if call.layer in chosen:
-            return edited(call, layers[call.layer], chosen[call.layer], sorted(set(ids)), how)
+            return edited(call, layers[call.layer], chosen[call.layer], sorted(set(ids)), mode)
         return None
 
     with attached(model, on_call):
@@ -73,7 +74,7 @@ def edited_frequencies(
 def choose_heads(heads: Mapping[int, Sequence[int]] | None, layers: dict[int, Layer]) -> dict[int, list[int]]:
     """Return layer → heads, checked; all that rotate for None."""
     if heads is None:
-        chosen = {number: list(range(found.heads)) for number, found in layers.items() if found.rotation is not None}
+        chosen = {number: list(range(found.heads)) for number, found in layers.items() if found.rope_layout is not None}
         if not chosen:
             raise UnsupportedModelError("no layer of this model rotates pairs of dimensions, so it has no frequencies")
         return chosen
@@ -82,7 +83,7 @@ def choose_heads(heads: Mapping[int, Sequence[int]] | None, layers: dict[int, La
     for number, some in heads.items():
         if number not in layers:
             raise InputError(f"heads: layer {number!r} has no attention; layers are {sorted(layers)}")
-        if layers[number].rotation is None:
+        if layers[number].rope_layout is None:
             raise UnsupportedModelError(f"heads: layer {number} does not rotate pairs of dimensions")
         count = layers[number].heads
         found = [as_whole(h) for h in some] if isinstance(some, (Sequence, range)) else [None]
@@ -91,28 +92,28 @@ def choose_heads(heads: Mapping[int, Sequence[int]] | None, layers: dict[int, La
     return {number: [as_whole(h) for h in some] for number, some in heads.items()}
 
 
-def edited(call: Call, layer: Layer, heads: list[int], ids: list[int], how: str) -> tuple[Tensor, Tensor]:
+def edited(call: AttentionCall, layer: Layer, heads: list[int], ids: list[int], mode: str) -> tuple[Tensor, Tensor]:
     """Return the query and key to attend with.
 
     The planes' dimensions of the chosen queries become zero. Unrotated planes come back as further dimensions, zero in
     the queries of other heads: so heads that share keys can be edited apart.
     """
-    rotation = layer.rotation
-    count = len(rotation.columns)
+    layout = layer.rope_layout
+    count = len(layout.columns)
     planes = torch.tensor([k - 1 for k in ids if k <= count], device=call.query.device, dtype=torch.long)
     both = torch.cat([planes, planes + count])
     mask = torch.ones(layer.heads, 1, layer.width, device=call.query.device, dtype=torch.bool)
     some = torch.tensor(heads, device=call.query.device)
-    mask[some[:, None], 0, rotation.order[both]] = False
+    mask[some[:, None], 0, layout.order[both]] = False
     query = call.query * mask
-    if how == "silence":
+    if mode == "silence":
         return query, call.key
     if call.query.shape[2] != call.key.shape[2]:
         raise InputError("unrotating needs the whole prompt at once: call the model with use_cache=False")
     more = []
-    for x, weight in ((call.query, rotation.query_weight), (call.key, rotation.key_weight)):
-        content = unrotate(x.float(), call.tables(), rotation, weight)[..., both]
-        more.append(content if weight is None else content * weight[rotation.order[both]])
+    for x, weight in ((call.query, layout.query_weight), (call.key, layout.key_weight)):
+        content = unrotate(x.float(), call.tables(), layout, weight)[..., both]
+        more.append(content if weight is None else content * weight[layout.order[both]])
     others = torch.ones(layer.heads, dtype=torch.bool, device=some.device)
     others[some] = False
     more[0][:, others] = 0

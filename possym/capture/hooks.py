@@ -1,10 +1,11 @@
 """One pass of a Hugging Face model with its attention layers listened to, and everything put back afterwards.
 
-- `attached` calls a function at every attention layer, with a `Call`: queries and keys after rotation, the mask, and
-  how the module was called. The function may return others to attend with.
-- `Call.replay` asks the module for its queries and keys again with every token at one place, or none rotated.
+- `attached` calls a function at every attention layer, with an `AttentionCall`: queries and keys after
+  rotation, the mask, and how the module was called. The function may return others to attend with.
+- `AttentionCall.replay` asks the module for its queries and keys again with every token at one position, or none
+  rotated.
 
-The model keeps its own attention, SDPA or eager; in place of any other kind the pass takes one of these two. Two
+The model keeps its own attention, SDPA or eager; instead of any other kind the pass takes one of these two. Two
 conventions bite:
 - transformers hands its attention function queries and keys *after* rotation, never the cosines. Those are read
   where the attention module receives them, in the same pass, because some models change them with the length.
@@ -45,10 +46,10 @@ class _Replayed(Exception):
 
 
 @dataclass
-class Call:
+class AttentionCall:
     """One attention layer at the moment it attends: queries and keys after rotation, and how it was called."""
 
-    session: "Session"
+    session: "HookSession"
     module: nn.Module
     query: Tensor
     key: Tensor
@@ -62,19 +63,19 @@ class Call:
         """Number of the layer, from 0."""
         return self.session.number(self.module)
 
-    def visible(self, place: int) -> Tensor:
-        """Return which keys (T,) the query at ``place`` sees, on the CPU."""
+    def visible(self, position: int) -> Tensor:
+        """Return which keys (T,) the query at ``position`` sees, on the CPU."""
         count = self.key.shape[2]
         if self.mask is None:
-            return torch.arange(count) <= (place if self.causal else count)
-        row = self.mask[..., place, :count].cpu()
+            return torch.arange(count) <= (position if self.causal else count)
+        row = self.mask[..., position, :count].cpu()
         if row.dtype == torch.bool:
             seen = row
         else:
             seen = row > torch.finfo(row.dtype).min / 2
             if (row[seen] != 0).any():
                 raise UnsupportedModelError(
-                    f"layer {self.layer} adds a bias that depends on places (ALiBi or relative positions). possym "
+                    f"layer {self.layer} adds a bias that depends on positions (ALiBi or relative positions). possym "
                     "reads models with rotary position embedding (RoPE) alone"
                 )
         seen = seen.reshape(-1, count)
@@ -112,7 +113,7 @@ class Call:
             cos, sin = embeddings.real, embeddings.imag
         else:
             first, second = embeddings
-            # Some families pass (sin, cos): at the first place every sine is zero.
+            # Some families pass (sin, cos): at the first position every sine is zero.
             cos, sin = (second, first) if is_sine(first) else (first, second)
         cos, sin = (x.reshape(-1, *x.shape[-2:])[0].to(self.key.device).float() for x in (cos, sin))
         return cos, sin
@@ -122,10 +123,10 @@ class Call:
         parameters = [p.detach().float() for p in self.module.parameters() if p.shape == self.key.shape[-1:]]
         return [*parameters, *(1 + p for p in parameters)]
 
-    def replay(self, place: int | None) -> tuple[Tensor, Tensor] | None:
-        """Ask the module for its queries and keys with every token at ``place``; None asks for no rotation at all.
+    def replay(self, position: int | None) -> tuple[Tensor, Tensor] | None:
+        """Ask the module for its queries and keys with every token at ``position``; None asks for no rotation at all.
 
-        Returns None where the module is told no places, so that nothing can rotate.
+        Returns None where the module is told no positions, so that nothing can rotate.
         """
         from transformers import Cache
 
@@ -135,11 +136,13 @@ class Call:
         embeddings = given.get("position_embeddings")
         if embeddings is not None:
             if isinstance(embeddings, Tensor):
-                given["position_embeddings"] = moved_table(embeddings, place, 1)
+                given["position_embeddings"] = moved_table(embeddings, position, 1)
             else:
-                given["position_embeddings"] = tuple(moved_table(x, place, 0 if is_sine(x) else 1) for x in embeddings)
+                given["position_embeddings"] = tuple(
+                    moved_table(x, position, 0 if is_sine(x) else 1) for x in embeddings
+                )
         elif hasattr(self.module, "embed_positions") and given.get("position_ids") is not None:
-            given["position_ids"] = torch.full_like(given["position_ids"], place or 0)
+            given["position_ids"] = torch.full_like(given["position_ids"], position or 0)
         else:
             return None
         self.session.replaying, self.session.current = True, self.module
@@ -153,21 +156,21 @@ class Call:
 
 
 def is_sine(table: Tensor) -> bool:
-    """Return whether a table that starts at place 0 holds sines."""
+    """Return whether a table that starts at position 0 holds sines."""
     return bool((table.select(-2, 0) == 0).all())
 
 
-def moved_table(table: Tensor, place: int | None, plain: int) -> Tensor:
-    """Return a table with one place's row everywhere, or ``plain`` everywhere."""
-    if place is None:
+def moved_table(table: Tensor, position: int | None, plain: int) -> Tensor:
+    """Return a table with one position's row everywhere, or ``plain`` everywhere."""
+    if position is None:
         return torch.full_like(table, plain)
-    return table.narrow(-2, place, 1).expand_as(table).contiguous()
+    return table.narrow(-2, position, 1).expand_as(table).contiguous()
 
 
-OnCall = Callable[[Call], tuple[Tensor, Tensor] | None]
+OnCall = Callable[[AttentionCall], tuple[Tensor, Tensor] | None]
 
 
-class Session:
+class HookSession:
     """One pass of a model with its attention layers listened to."""
 
     def __init__(self, on_call: OnCall):
@@ -212,7 +215,7 @@ class Session:
                 f"{type(module).__name__} attends, but its name does not end as transformers' attention modules do, so "
                 "possym did not see how it was called"
             )
-        edited = self.on_call(Call(self, module, query, key, mask, scaling, causal, options))
+        edited = self.on_call(AttentionCall(self, module, query, key, mask, scaling, causal, options))
         del self.inputs[module]
         return edited or (query, key)
 
@@ -226,7 +229,7 @@ def forward_names(kind: type[nn.Module]) -> list[str]:
 class _CaptureSDPA(TorchFunctionMode):
     """Listens to PyTorch's own attention inside modules that call it directly."""
 
-    def __init__(self, session: Session):
+    def __init__(self, session: HookSession):
         super().__init__()
         self.session = session
 
@@ -268,7 +271,7 @@ def eager_function(module: nn.Module) -> Callable | None:
 
 
 @contextmanager
-def attached(model: nn.Module, on_call: OnCall) -> Iterator[Session]:
+def attached(model: nn.Module, on_call: OnCall) -> Iterator[HookSession]:
     """Listen to a model's attention layers, and put everything back on leaving, exception or not.
 
     ``on_call`` may return the query and key to attend with instead of the model's.
@@ -280,7 +283,7 @@ def attached(model: nn.Module, on_call: OnCall) -> Iterator[Session]:
     modules = [m for m in everything if "Attention" in type(m).__name__]
     configs = all_configs(everything)
     implementations = {key: config._attn_implementation for key, config in configs.items()}
-    session = Session(on_call)
+    session = HookSession(on_call)
     training = [m for m in everything if m.training]
     name = f"possym_{next(_numbers)}"
 
@@ -332,7 +335,7 @@ def kind_of(model: nn.Module, config: Any) -> str:
     return "sdpa" if model._supports_sdpa and softcap is None else "eager"
 
 
-def listening(session: Session, module: nn.Module) -> Callable:
+def listening(session: HookSession, module: nn.Module) -> Callable:
     """Return a module's own ``_attn`` method with a capture before it."""
     own = type(module)._attn
 

@@ -4,8 +4,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from possym.capture import Capture
-from possym.capture.hooks import Call
+from possym.capture.capture import Capture
+from possym.capture.hooks import AttentionCall
 from possym.errors import InputError, need_room
 from possym.tasks.batch import check_count, check_generator
 
@@ -57,7 +57,7 @@ def known_heads(model: nn.Module, tokens: Tensor) -> pd.DataFrame:
 
     Returns:
         DataFrame: layer, head, previous_token (mean attention to the token before), induction (mean attention, in the
-        second saying, to the place after the token's first one).
+        second saying, to the position after the token's first one).
 
     Raises:
         InputError: sequences that are not said twice.
@@ -77,11 +77,11 @@ def known_heads(model: nn.Module, tokens: Tensor) -> pd.DataFrame:
         raise InputError("tokens: every sequence is said twice, after at most one beginning-of-text token")
     capture, rows = Capture(model), []
 
-    def on_call(call: Call) -> None:
+    def on_call(call: AttentionCall) -> None:
         weights = attention(call)
-        places = torch.arange(start + 1, start + 2 * half, device=weights.device)
+        positions = torch.arange(start + 1, start + 2 * half, device=weights.device)
         again = torch.arange(start + half, start + 2 * half, device=weights.device)
-        previous = weights[:, :, places, places - 1].mean((0, 2))
+        previous = weights[:, :, positions, positions - 1].mean((0, 2))
         induction = weights[:, :, again, again - half + 1].mean((0, 2))
         for head, (a, b) in enumerate(zip(previous.tolist(), induction.tolist(), strict=True)):
             rows.append({"layer": call.layer, "head": head, "previous_token": a, "induction": b})
@@ -90,14 +90,14 @@ def known_heads(model: nn.Module, tokens: Tensor) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def attention(call: Call) -> Tensor:
+def attention(call: AttentionCall) -> Tensor:
     """Return the attention of every query (B, H, T, T) at one layer, in float32."""
     query, key = call.query.float(), call.key.float()
     key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     logits = query @ key.mT * call.scale
     if call.options.get("softcap") is not None:
         logits = call.options["softcap"] * torch.tanh(logits / call.options["softcap"])
-    seen = torch.stack([call.visible(place) for place in range(query.shape[2])]).to(logits.device)
+    seen = torch.stack([call.visible(position) for position in range(query.shape[2])]).to(logits.device)
     logits = logits.masked_fill(~seen, -torch.inf)
     if call.options.get("s_aux") is not None:
         sinks = call.options["s_aux"].float()[:, None, None].expand(*logits.shape[:-1], 1)

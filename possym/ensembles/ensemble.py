@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from possym.ensembles import dropout, fused
 from possym.errors import ConfigError, InputError, ResultsError, as_whole, need
 from possym.results import atomic_write
-from possym.rope import frequencies, turn
+from possym.rope import frequencies, rotate_by
 
 EXPLICIT = 128  # places up to which attention weights are held as a whole
 MASKS = 3  # of dropout, a block: of attention weights, of attention's output, of the MLP's
@@ -440,8 +440,8 @@ def causal_attention(
     (E, B, Q, H, D), T = query.shape, key.shape[2]
     scale = D**-0.5 if scale is None else scale
     cos, sin = cosines_and_sines(T, frequencies.to(query.device, torch.float64))
-    query = turn(query, cos[T - Q :], sin[T - Q :], layout)
-    key = turn(key, cos, sin, layout)
+    query = rotate_by(query, cos[T - Q :], sin[T - Q :], layout)
+    key = rotate_by(key, cos, sin, layout)
     query, key, value = (each.transpose(2, 3).flatten(0, 2) for each in (query, key, value))  # (E·B·H, places, D)
     if T > EXPLICIT and kept is None:
         # With one query, the last place, nothing is hidden; otherwise there are as many queries as keys.

@@ -92,7 +92,7 @@ class ProfileExplorer:
 
     def rotates(self, layer: int) -> bool:
         """Return whether a layer has RoPE planes."""
-        return self.capture.layers[layer].rotation is not None
+        return self.capture.layers[layer].rope_layout is not None
 
     def refuse(self, error: PossymError) -> None:
         """Say what is wrong with the input."""
@@ -107,7 +107,7 @@ class ProfileExplorer:
                 some = slice(head, head + 1)
                 moved = inputs.relocated_logits(some).diagonal(dim1=-2, dim2=-1)[0, 0]
                 share = torch.cat([moved, inputs.extra_logits(some)[0, 0]]).softmax(-1).cpu()
-                places = [*inputs.moved.tolist(), inputs.query_place]
+                places = [*inputs.moved.tolist(), inputs.query_position]
                 weights[places] = share[: len(places)]
 
         self.capture.run(self.ids, visit)

@@ -281,7 +281,7 @@ class HeadScoreCallback(TrainerCallback):
 
     def _score(self, step: int) -> pd.DataFrame:
         """Return the scores of every head, mean and spread over prompts."""
-        rotations = [layer.rotation for layer in self._capture.layers.values() if layer.rotation is not None]
+        rotations = [layer.rope_layout for layer in self._capture.layers.values() if layer.rope_layout is not None]
         rows = ScoreCollector(self.temperature, False)
         with scoring(self._decoder):
             if any(r.query_weight is not None or r.key_weight is not None for r in rotations):

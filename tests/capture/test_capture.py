@@ -11,15 +11,15 @@ import transformers
 from torch.profiler import profile
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from possym import capture
 from possym.capture import Capture
+from possym.capture import capture as capture_module
 from possym.errors import InputError, UnsupportedModelError
 from possym.rope import frequencies, rotate
 from possym.scores import relocated_logits
 
 from . import families
 
-PLACE = 20
+POSITION = 20
 WITHOUT_ROPE = {"llama4": [1], "smollm3": [1], "cohere2": [1], "exaone4": [1]}
 
 
@@ -65,7 +65,7 @@ def attention_of(inputs, order=None):
 
 def weights_over(weights, inputs):
     """A module's own attention weights of the query over the moved keys and itself."""
-    return weights[:, :, inputs.query_place, [*inputs.moved.tolist(), inputs.query_place]]
+    return weights[:, :, inputs.query_position, [*inputs.moved.tolist(), inputs.query_position]]
 
 
 def moved_states(module, kwargs, order, calls, place):
@@ -94,23 +94,23 @@ def check_against_own_attention(family, model, method="direct"):
     tokens = families.tokens()
     calls = listen(model, tokens)
     assert calls
-    layers = captured(model, tokens, PLACE)
+    layers = captured(model, tokens, POSITION)
     numbers = {getattr(module, "layer_idx", None): module for module in calls}
     assert set(numbers) == set(layers)
-    order = torch.randperm(PLACE, generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(POSITION, generator=torch.Generator().manual_seed(1))
     for number, module in numbers.items():
         kwargs, weights = calls[module]
         inputs = layers[number]
-        assert inputs.query_place == PLACE
+        assert inputs.query_position == POSITION
         torch.testing.assert_close(attention_of(inputs), weights_over(weights, inputs), atol=1e-6, rtol=0)
         # A window hides contents as well as places: relocate within what the query sees, leave the rest.
         seen = inputs.moved
-        whole = torch.arange(PLACE)
+        whole = torch.arange(POSITION)
         inner = torch.randperm(len(seen), generator=torch.Generator().manual_seed(2))
         whole[seen] = seen[inner]
-        if len(seen) == PLACE:
+        if len(seen) == POSITION:
             whole, inner = order, order
-        truth = weights_over(moved_states(module, kwargs, whole, calls, PLACE), inputs)
+        truth = weights_over(moved_states(module, kwargs, whole, calls, POSITION), inputs)
         torch.testing.assert_close(attention_of(inputs, inner), truth, atol=4e-6, rtol=0)
         own = weights_over(weights, inputs)
         assert (own.amax(-1) - own.amin(-1)).min() > 0.01
@@ -264,7 +264,7 @@ def test_outputs_are_those_of_the_model_left_alone(family, attention):
     tokens = families.tokens(batch=2)
     with torch.no_grad():
         plain = model(tokens, use_cache=False).logits
-    for place in (PLACE, families.LENGTH - 1):
+    for place in (POSITION, families.LENGTH - 1):
         logits = Capture(model).run(tokens, lambda inputs: None, query=place)
         torch.testing.assert_close(logits, plain[:, place], atol=1e-6, rtol=1e-6)
 
@@ -330,7 +330,7 @@ def test_layers_that_come_together_are_those_that_come_one_by_one(family, monkey
             lambda *_, passed=number + 1: waiting.append(passed - sum(len(inputs.layers) for inputs in found))
         )
     for numbers, most in ((2**24, 5), (2 * alone[0].keys.numel(), 1), (1, 0)):
-        monkeypatch.setattr(capture, "TOGETHER", numbers)
+        monkeypatch.setattr(capture_module, "TOGETHER", numbers)
         found, waiting = [], []
         Capture(model).run(tokens, found.append, together=True)
         assert max(waiting) == most
@@ -350,9 +350,9 @@ def test_later_tokens_never_reach_the_query(family):
     model = families.build(family, attention="sdpa" if family in ("llama", "falcon") else "eager")
     tokens = families.tokens()
     changed = tokens.clone()
-    changed[:, PLACE + 1 :] = 5
+    changed[:, POSITION + 1 :] = 5
     capture = Capture(model)
-    first, second = (capture.run(t, lambda inputs: None, query=PLACE) for t in (tokens, changed))
+    first, second = (capture.run(t, lambda inputs: None, query=POSITION) for t in (tokens, changed))
     torch.testing.assert_close(first, second, atol=1e-6, rtol=0)
 
 
@@ -432,10 +432,10 @@ def test_tables_agree_with_the_closed_form_from_angles(family):
     for inputs in captured(families.build(family), families.tokens()).values():
         scale = inputs.cos.square().add(inputs.sin.square()).sqrt()
         assert (scale - 1).abs().max() < 1e-6
-        contents = rotate(inputs.query, -inputs.query_place, inputs.angles, "half")
+        contents = rotate(inputs.query, -inputs.query_position, inputs.angles, "half")
         keys = inputs.keys[:, torch.arange(inputs.heads) // (inputs.heads // inputs.keys.shape[1])][:, :, inputs.moved]
         expected = relocated_logits(
-            contents, keys, query_position=inputs.query_place, positions=inputs.moved,
+            contents, keys, query_position=inputs.query_position, positions=inputs.moved,
             frequencies=inputs.angles, layout="half", scale=inputs.scale,
         )  # fmt: skip
         torch.testing.assert_close(inputs.relocated_logits(), expected, atol=2e-5, rtol=1e-5)
@@ -536,14 +536,14 @@ def test_a_model_is_asked_again_only_when_it_changed():
     assert Capture(model).layers[0] is not changed.layers[0]
     replaced = Capture(model)
     assert Capture(model.double()).layers[0] is not replaced.layers[0]
-    gone = len(capture._probed)
+    gone = len(capture_module._probed)
     del first, changed, replaced, model
     gc.collect()
-    assert len(capture._probed) == gone - 1
+    assert len(capture_module._probed) == gone - 1
 
 
 def test_layers_that_turn_alike_share_one_rotation_and_others_do_not():
     alike = Capture(families.build("llama")).layers
-    assert alike[0].rotation is alike[1].rotation
+    assert alike[0].rope_layout is alike[1].rope_layout
     apart = Capture(families.build("hunyuan_v1_dense")).layers
-    assert apart[0].rotation is not apart[1].rotation
+    assert apart[0].rope_layout is not apart[1].rope_layout

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from possym.capture import Capture
-from possym.capture.edits import edited_frequencies
+from possym.capture.edits import ablate_frequencies
 from possym.capture.known_heads import known_heads, repeated_tokens
 from possym.errors import InputError, UnsupportedModelError
 from possym.models import hub
@@ -39,7 +39,7 @@ def share(inputs, plane, how):
     if how == "as it is":
         return torch.cat([moved, own], -1)
     # Unrotated: turn the query back to its content and multiply, key by key.
-    count, place = len(inputs.angles), inputs.query_place
+    count, place = len(inputs.angles), inputs.query_position
     q = torch.stack([inputs.query[0, :, plane], inputs.query[0, :, plane + count]], -1)
     cos, sin = inputs.cos[place, plane], inputs.sin[place, plane]
     scale = cos**2 + sin**2
@@ -58,10 +58,10 @@ def test_edited_heads_attend_by_the_planes_that_are_left(family, how):
     tokens = families.tokens(LENGTH)
     inputs = first_layer(model, tokens)
     before = listen(model, tokens)
-    with edited_frequencies(model, [2, 1], heads={0: [1, 2]}, how=how):
+    with ablate_frequencies(model, [2, 1], heads={0: [1, 2]}, mode=how):
         after = listen(model, tokens)
     module = next(m for m in before if m.layer_idx == 0)
-    keys = [*inputs.moved.tolist(), inputs.query_place]
+    keys = [*inputs.moved.tolist(), inputs.query_position]
     logits = [inputs.relocated_logits().diagonal(dim1=-2, dim2=-1)[0], inputs.own_logits()[0]]
     logits = torch.cat(logits, -1)
     cap = inputs.softcap
@@ -89,7 +89,7 @@ def test_a_layer_that_never_turns_does_not_see_order(family):
     count = len(first_layer(model, tokens).angles)
     with torch.no_grad():
         plain = [model(t, use_cache=False).logits[:, -1] for t in (tokens, moved)]
-        with edited_frequencies(model, range(1, count + 1), how="unrotate"):
+        with ablate_frequencies(model, range(1, count + 1), mode="unrotate"):
             edited = [model(t, use_cache=False).logits[:, -1] for t in (tokens, moved)]
     assert (plain[0] - plain[1]).abs().max() > 1e-3
     torch.testing.assert_close(*edited, atol=2e-5, rtol=1e-5)
@@ -99,7 +99,7 @@ def test_a_layer_that_never_turns_does_not_see_order(family):
 def test_the_model_is_left_as_found_even_after_an_exception(family):
     model = families.build(family).train()
     before = state(model)
-    with pytest.raises(RuntimeError, match="inside"), edited_frequencies(model, [1]):
+    with pytest.raises(RuntimeError, match="inside"), ablate_frequencies(model, [1]):
         model(families.tokens(), use_cache=False)
         raise RuntimeError("inside")
     assert state(model) == before
@@ -107,7 +107,7 @@ def test_the_model_is_left_as_found_even_after_an_exception(family):
 
 def test_gradients_flow_through_an_edited_model():
     model = families.build("llama")
-    with edited_frequencies(model, [1, 3], how="unrotate"):
+    with ablate_frequencies(model, [1, 3], mode="unrotate"):
         model(families.tokens(), use_cache=False).logits.sum().backward()
     assert model.model.layers[0].self_attn.k_proj.weight.grad.abs().sum() > 0
 
@@ -120,7 +120,7 @@ def test_gradients_flow_through_an_edited_model():
         (dict(frequencies=[]), "frequency IDs"),
         (dict(frequencies=[True]), "frequency IDs"),
         (dict(frequencies=1.5), "frequency IDs"),
-        (dict(how="remove"), "known ways"),
+        (dict(mode="remove"), "known modes"),
         (dict(heads={5: [0]}), "layer 5 has no attention"),
         (dict(heads={0: [4]}), "heads from 0 to 3"),
         (dict(heads={0: 1}), "heads from 0 to 3"),
@@ -129,19 +129,19 @@ def test_gradients_flow_through_an_edited_model():
 )
 def test_bad_edits_are_refused(options, message):
     arguments = dict(frequencies=[1]) | options
-    with pytest.raises(InputError, match=message), edited_frequencies(families.build("llama"), **arguments):
+    with pytest.raises(InputError, match=message), ablate_frequencies(families.build("llama"), **arguments):
         pass
 
 
 def test_layers_without_planes_are_refused():
     with pytest.raises(UnsupportedModelError, match="layer 1 does not rotate"):
-        with edited_frequencies(families.build("smollm3"), [1], heads={1: [0]}):
+        with ablate_frequencies(families.build("smollm3"), [1], heads={1: [0]}):
             pass
 
 
 def test_unrotating_refuses_a_cache():
     model = families.build("llama")
-    with edited_frequencies(model, [1], how="unrotate"), pytest.raises(InputError, match="use_cache=False"):
+    with ablate_frequencies(model, [1], mode="unrotate"), pytest.raises(InputError, match="use_cache=False"):
         model.generate(families.tokens(), max_new_tokens=2, do_sample=False)
 
 

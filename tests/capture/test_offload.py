@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, 
 
 import possym
 from possym.capture import Capture
-from possym.capture.edits import edited_frequencies
+from possym.capture.edits import ablate_frequencies
 from possym.capture.known_heads import known_heads, repeated_tokens
 from possym.errors import UnsupportedModelError
 
@@ -58,7 +58,7 @@ def test_spread_model_gives_the_same_numbers(name, folder, tmp_path):
     pd.testing.assert_frame_equal(*known, **close)
     logits = []
     for each in (whole, spread):
-        with torch.no_grad(), edited_frequencies(each, [1]):
+        with torch.no_grad(), ablate_frequencies(each, [1]):
             logits.append(each(TOKENS.to(first)).logits)
     torch.testing.assert_close(*logits, **close)
     assert {str(weight.device) for weight in spread.parameters()} == devices

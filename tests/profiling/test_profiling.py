@@ -103,7 +103,7 @@ def test_frequencies_are_heads_of_two_dimensions():
             pair = [plane, plane + 4]
             query = torch.stack([inputs.query[0, head, d] for d in pair])
             angle = frequencies(8)[plane]
-            place = inputs.query_place
+            place = inputs.query_position
             turn = lambda v, p: torch.stack(  # noqa: E731
                 [v[0] * math.cos(p) - v[1] * math.sin(p), v[0] * math.sin(p) + v[1] * math.cos(p)]
             )

@@ -38,8 +38,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from possym.capture import Capture, LayerInputs
-from possym.capture.edits import choose_heads, edited, edited_frequencies
-from possym.capture.hooks import Call
+from possym.capture.edits import ablate_frequencies, choose_heads, edited
+from possym.capture.hooks import AttentionCall
 from possym.capture.known_heads import attention, known_heads, repeated_tokens
 from possym.errors import ConfigError
 from possym.models import hub, random_llama
@@ -53,7 +53,7 @@ from possym.profiling.sensitivity import (
     subset_scores,
 )
 from possym.results import ExperimentConfig, Study, atomic_write, checkpoint_folder
-from possym.rope import pairs, turn
+from possym.rope import pairs, rotate_by
 from possym.tasks.binding import Binding, BindingTask
 from possym.tasks.text import text_hash, text_tokens
 
@@ -382,7 +382,7 @@ def examples(
         for kind in strongest:
             if chosen[kind][0] == inputs.layer:
                 content = query_content(inputs)[0, chosen[kind][1]]
-                collect(kind, "query", pairs(content, len(inputs.angles), "half")[None], [inputs.query_place])
+                collect(kind, "query", pairs(content, len(inputs.angles), "half")[None], [inputs.query_position])
 
     capture = Capture(model)
     capture.run(tokens, last)
@@ -407,9 +407,9 @@ def permuted_attention(inputs: LayerInputs, head: slice, blocks: list, order: Te
 
 def query_content(inputs: LayerInputs) -> Tensor:
     """Return the query (B, H, D) before rotation, in the order of `LayerInputs`."""
-    cos, sin = (table[inputs.query_place] for table in (inputs.cos, inputs.sin))
+    cos, sin = (table[inputs.query_position] for table in (inputs.cos, inputs.sin))
     square = cos.square() + sin.square()
-    return turn(inputs.query, cos / square, -sin / square, "half")
+    return rotate_by(inputs.query, cos / square, -sin / square, "half")
 
 
 def bands(config: Config, frequencies: pd.DataFrame) -> list[tuple[str, int, list[int]]]:
@@ -445,7 +445,7 @@ def knob(config: Config, model: Any, tasks: dict[str, Task], frequencies: pd.Dat
         for how in WAYS
     ]
     for name, heads, band, number, ids, how in tqdm(todo, desc="frequency knob", unit="edit"):
-        with edited_frequencies(model, ids, heads=heads, how=how):
+        with ablate_frequencies(model, ids, heads=heads, mode=how):
             able = abilities(model, tasks, twice)
         seen = known_attention(model, twice, top, (heads, ids, how))
         rows.append((name, band, number, how, " ".join(map(str, ids)), *able, *seen))
@@ -486,14 +486,14 @@ def known_attention(
 ) -> tuple[float, float]:
     """Return the mean attention of the known heads to the place before and to the place after the first saying.
 
-    ``edit`` is (heads, frequency IDs, way), as `possym.capture.edits.edited_frequencies` takes them.
+    ``edit`` is (heads, frequency IDs, way), as `possym.capture.edits.ablate_frequencies` takes them.
     """
     capture, half = Capture(model), twice.shape[1] // 2
     chosen = {} if edit is None else choose_heads(edit[0], capture.layers)
     wanted = {name: set(zip(rows["layer"], rows["head"], strict=True)) for name, rows in top.items()}
     sums = dict.fromkeys(wanted, 0.0)
 
-    def on_call(call: Call) -> tuple[Tensor, Tensor] | None:
+    def on_call(call: AttentionCall) -> tuple[Tensor, Tensor] | None:
         changed = None
         if call.layer in chosen:
             changed = edited(call, capture.layers[call.layer], chosen[call.layer], *edit[1:])

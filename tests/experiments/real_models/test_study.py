@@ -9,7 +9,7 @@ import torch
 import possym
 from possym import results
 from possym.capture import Capture
-from possym.capture.edits import edited_frequencies
+from possym.capture.edits import ablate_frequencies
 from possym.errors import ConfigError, InputError
 from possym.experiments import real_models
 from possym.experiments.real_models import Config
@@ -235,7 +235,7 @@ def test_knob_measures_an_edited_model(study, made):
     knob = study.tables["knob"]
     row = knob[(knob.heads == "all") & (knob.band == "IDs 2 to 2") & (knob.how == "silence")].iloc[0]
     text, binding = tasks["natural text"].tokens, tasks["binding, 8 pairs"]
-    with torch.no_grad(), edited_frequencies(model, [2]):
+    with torch.no_grad(), ablate_frequencies(model, [2]):
         loss = model(text, labels=text, use_cache=False).loss
         answer = model(binding.tokens, use_cache=False).logits[:, -1].log_softmax(-1)
     assert row.text_loss == pytest.approx(loss.item(), abs=1e-4)
@@ -244,7 +244,7 @@ def test_knob_measures_an_edited_model(study, made):
     )
     twice = torch.cat([tasks["repeated tokens"].tokens, tasks["repeated tokens"].answers[:, None]], 1)
     half = twice.shape[1] // 2
-    with torch.no_grad(), edited_frequencies(model, [2]):
+    with torch.no_grad(), ablate_frequencies(model, [2]):
         logits = model(twice, use_cache=False).logits[:, half:-1]
     again = twice[:, half + 1 :]
     losses = -logits.log_softmax(-1).gather(2, again[..., None])

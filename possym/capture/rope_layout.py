@@ -1,6 +1,6 @@
 """How a layer's rotary position embedding turns queries and keys: which dimensions form a plane, found by comparing.
 
-- `find_rotation` finds pairing, direction and gain that turn plain contents into what a model attends with.
+- `detect_rope_layout` finds pairing, direction and gain that turn plain contents into what a model attends with.
 - `unrotate` takes the rotation off again.
 """
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from possym.rope import turn
+from possym.rope import rotate_by
 
 
 @dataclass(frozen=True)
-class Rotation:
+class RopeLayout:
     """How one layer turns its queries and keys: which dimensions pair up, and how its tables are read.
 
     ``order`` (D,) puts the planes' first dimensions first, fastest plane first, then their second dimensions, then
@@ -30,8 +30,8 @@ class Rotation:
     key_weight: Tensor | None
 
 
-def alike(one: Rotation, other: Rotation) -> bool:
-    """Return whether two rotations without gains are the same."""
+def same_layout(one: RopeLayout, other: RopeLayout) -> bool:
+    """Return whether two layouts without gains are the same."""
     gains = (one.query_weight, one.key_weight, other.query_weight, other.key_weight)
     same = one.sign == other.sign and torch.equal(one.order, other.order) and torch.equal(one.columns, other.columns)
     return same and all(gain is None for gain in gains)
@@ -42,9 +42,9 @@ def distance(ours: Tensor, truth: Tensor) -> float:
     return ((ours - truth).abs().max() / truth.abs().max().clamp(min=1e-30)).item()
 
 
-def find_rotation(
+def detect_rope_layout(
     plain: Tensor, rotated: Tensor, tables: tuple[Tensor, Tensor], gains: list[Tensor], tolerance: float
-) -> Rotation | None:
+) -> RopeLayout | None:
     """Return the pairing, direction and gain that turn ``plain`` (H, T, D) into ``rotated``, or None."""
     width, dim = tables[0].shape[-1], plain.shape[-1]
     for rotating in {width, 2 * width}:
@@ -58,62 +58,62 @@ def find_rotation(
             for (first, second), column, sign in itertools.product(pairings, columns, (1, -1)):
                 moving = torch.cat([first, second]) + start
                 rest = torch.tensor(sorted(set(range(dim)) - set(moving.tolist())), dtype=torch.long)
-                rotation = Rotation(torch.cat([moving, rest.to(moving.device)]), column, sign, None, None)
-                weight = find_gain(plain, rotated, tables, rotation, gains, tolerance)
+                layout = RopeLayout(torch.cat([moving, rest.to(moving.device)]), column, sign, None, None)
+                weight = detect_gain(plain, rotated, tables, layout, gains, tolerance)
                 if weight is not False:
-                    return fastest_first(replace(rotation, query_weight=weight), tables)
+                    return fastest_first(replace(layout, query_weight=weight), tables)
     return None
 
 
-def find_gain(
+def detect_gain(
     plain: Tensor,
     rotated: Tensor,
     tables: tuple[Tensor, Tensor],
-    rotation: Rotation,
+    layout: RopeLayout,
     gains: list[Tensor],
     tolerance: float,
 ) -> Tensor | bool | None:
     """Return the gain after the rotation (None for none) that explains ``rotated``, or False."""
-    cos, sin = rotated_tables(tables, rotation)
+    cos, sin = plane_tables(tables, layout)
     for gain in (None, *gains):
         content = plain if gain is None else plain / gain
-        ours = turn(content[..., rotation.order], cos, sin, "half")
-        ours = ours if gain is None else ours * gain[rotation.order]
-        if distance(ours, rotated[..., rotation.order]) <= tolerance:
+        ours = rotate_by(content[..., layout.order], cos, sin, "half")
+        ours = ours if gain is None else ours * gain[layout.order]
+        if distance(ours, rotated[..., layout.order]) <= tolerance:
             return gain
     return False
 
 
-def fastest_first(rotation: Rotation, tables: tuple[Tensor, Tensor]) -> Rotation:
-    """Return the rotation with its planes sorted by angle, fastest first."""
-    ranks = table_angles(*rotated_tables(tables, rotation)).abs().sort(descending=True, stable=True).indices
+def fastest_first(layout: RopeLayout, tables: tuple[Tensor, Tensor]) -> RopeLayout:
+    """Return the layout with its planes sorted by angle, fastest first."""
+    ranks = table_angles(*plane_tables(tables, layout)).abs().sort(descending=True, stable=True).indices
     count = len(ranks)
-    first, second, rest = rotation.order[:count], rotation.order[count : 2 * count], rotation.order[2 * count :]
+    first, second, rest = layout.order[:count], layout.order[count : 2 * count], layout.order[2 * count :]
     order = torch.cat([first[ranks], second[ranks], rest])
-    return replace(rotation, order=order, columns=rotation.columns[ranks])
+    return replace(layout, order=order, columns=layout.columns[ranks])
 
 
-def rotated_tables(tables: tuple[Tensor, Tensor], rotation: Rotation) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines (T, F) of the planes, in the order of ``rotation``."""
-    cos, sin = (table[:, rotation.columns] for table in tables)
-    return cos, sin * rotation.sign
+def plane_tables(tables: tuple[Tensor, Tensor], layout: RopeLayout) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines (T, F) of the planes, in the order of ``layout``."""
+    cos, sin = (table[:, layout.columns] for table in tables)
+    return cos, sin * layout.sign
 
 
-def unrotate(x: Tensor, tables: tuple[Tensor, Tensor], rotation: Rotation, weight: Tensor | None) -> Tensor:
-    """Return contents before rotation and gain, (…, T, D) in the order of ``rotation``."""
-    cos, sin = rotated_tables(tables, rotation)
+def unrotate(x: Tensor, tables: tuple[Tensor, Tensor], layout: RopeLayout, weight: Tensor | None) -> Tensor:
+    """Return contents before rotation and gain, (…, T, D) in the order of ``layout``."""
+    cos, sin = plane_tables(tables, layout)
     square = cos.square() + sin.square()
-    x = (x if weight is None else x / weight)[..., rotation.order]
-    return turn(x, cos / square, -sin / square, "half")
+    x = (x if weight is None else x / weight)[..., layout.order]
+    return rotate_by(x, cos / square, -sin / square, "half")
 
 
 def table_angles(cos: Tensor, sin: Tensor) -> Tensor:
-    """Return the angle of each plane (F,) in radians a position, signed, from tables (T, F) of places 0, 1, 2, …."""
+    """Return the angle of each plane (F,) in radians a position, signed, from tables (T, F) of positions 0, 1, 2, …."""
     turns = torch.complex(cos.double(), sin.double())
     if len(turns) < 2:
         return cos.new_zeros(cos.shape[-1])
     steps = (turns[1:] * turns[:-1].conj()).angle().sum(0)
     whole = (turns[-1] * turns[0].conj()).angle()
-    # The last place's angle is the precise one; the steps only say how many full turns came before it.
+    # The last position's angle is the precise one; the steps only say how many full turns came before it.
     total = whole + 2 * math.pi * ((steps - whole) / (2 * math.pi)).round()
     return (total / (len(turns) - 1)).to(cos.dtype)

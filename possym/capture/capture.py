@@ -1,0 +1,169 @@
+"""The one pass in which a model's queries and keys are read: `Capture`."""
+
+import inspect
+import weakref
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from possym.capture.hooks import AttentionCall, attached, check_model, modules_of
+from possym.capture.layer_inputs import LayerInputs, Reading, merge_layers, read_layer
+from possym.capture.probe import PROBE_LENGTH, Layer, coverage, fingerprint, probe_layer
+from possym.errors import InputError, UnsupportedModelError, as_whole
+
+TOGETHER = 2**24  # numbers in the keys of layers that come together
+_probed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+class Capture:
+    """Reads the queries and keys of a causal RoPE language model from transformers.
+
+    Args:
+        model: a transformers model with rotary attention; any dtype, any device, several devices too.
+
+    Attributes:
+        layers: what was found out about each attention layer, by number.
+        coverage: DataFrame with one row a layer of the model: attention, planes, method, self_check, window, ….
+
+    Raises:
+        UnsupportedModelError: not a transformers model, not causal, or nothing that rotates.
+
+    Source: the relocated keys of 2511.11579, section 3, taken as 2605.31558's code takes them.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+    ...                      num_attention_heads=4, num_key_value_heads=2)
+    >>> capture = Capture(LlamaForCausalLM(config))
+    >>> shapes = []
+    >>> _ = capture.run(torch.arange(7), lambda inputs: shapes.append(inputs.relocated_logits().shape))
+    >>> shapes
+    [torch.Size([1, 4, 6, 6]), torch.Size([1, 4, 6, 6])]
+    """
+
+    def __init__(self, model: nn.Module):
+        """Ask the model, or take what it answered earlier: a model whose parameters did not change is asked once."""
+        modules = modules_of(model)
+        check_model(model, modules)
+        self.model = model
+        self.layers: dict[int, Layer] = {}
+        embedding = model.get_input_embeddings()
+        self.device = embedding.weight.device
+        if self.device.type == "meta":
+            self.device = torch.device(getattr(embedding._hf_hook, "execution_device", "cpu"))
+        marks = fingerprint(modules)
+        known = _probed.get(model)
+        if known is not None and known[0] == marks:
+            _, self.layers, coverage_before = known
+            self.coverage = coverage_before.copy()
+            return
+        vocabulary = embedding.weight.shape[0]
+        tokens = (torch.arange(PROBE_LENGTH, device=self.device) * 7919 + 11) % vocabulary
+        self.forward(tokens[None], lambda call: probe_layer(call, self.layers, type(model).__name__), PROBE_LENGTH - 1)
+        count = getattr(model.config.get_text_config(), "num_hidden_layers", len(self.layers))
+        self.coverage = coverage([self.layers.get(number) for number in range(count)])
+        name = type(model).__name__
+        if not self.layers:
+            raise UnsupportedModelError(
+                f"{name}: no attention layer could be read (it uses neither transformers' attention interface nor a "
+                "known fallback). possym reads causal language models with rotary position embedding"
+            )
+        if not self.coverage.rotates.any():
+            raise UnsupportedModelError(
+                f"{name}: no layer rotates its queries and keys, so positions enter in another way (learned positions, "
+                "ALiBi, or none). possym reads models with rotary position embedding (RoPE)"
+            )
+        _probed[model] = marks, self.layers, self.coverage.copy()
+
+    def run(
+        self, tokens: Tensor, visit: Callable[[LayerInputs], None], *, query: int = -1, together: bool = False
+    ) -> Tensor | None:
+        """Run the model on ``tokens`` and hand every attention layer's inputs to ``visit``, first layer first.
+
+        Args:
+            tokens: (T,) or (B, T) token ids, without padding: every row is B prompts of one length.
+            visit: called once a layer with its `LayerInputs`, without gradients.
+            query: position of the query; negative counts from the end.
+            together: hand over layers that are alike at once, while their keys are small: not in order then, and the
+                last after the pass.
+
+        Returns:
+            (B, V) logits of the next token at the query, or None where the model has no language head.
+
+        Raises:
+            InputError: tokens or query that do not fit.
+
+        >>> from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+        >>> model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=50, hidden_size=32, intermediate_size=32,
+        ...                                          num_hidden_layers=1, num_attention_heads=2))
+        >>> Capture(model).run(torch.arange(5), lambda inputs: print(inputs.layer, inputs.moved), query=3).shape
+        0 tensor([0, 1, 2])
+        torch.Size([1, 50])
+        """
+        if (
+            not isinstance(tokens, Tensor)
+            or tokens.dtype not in (torch.int64, torch.int32)
+            or tokens.ndim not in (1, 2)
+        ):
+            given = f"{tokens.dtype} {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise InputError(f"tokens: got {given}, expected whole numbers of shape (T,) or (B, T)")
+        tokens = tokens[None] if tokens.ndim == 1 else tokens
+        vocabulary = self.model.get_input_embeddings().weight.shape[0]
+        if not tokens.numel() or tokens.min() < 0 or tokens.max() >= vocabulary:
+            raise InputError(f"tokens: give at least one, each from 0 to {vocabulary - 1}, the model's vocabulary")
+        length = tokens.shape[1]
+        found = as_whole(query)
+        if found is None or not -length <= found < length:
+            raise InputError(
+                f"query = {query!r}: give a position among the {length} tokens (negative counts from the end)"
+            )
+        position = found % length
+        sound: list[tuple[list[int], Tensor]] = []
+        waiting: dict[tuple, list[Reading]] = {}
+
+        def hand_over() -> None:
+            for readings in waiting.values():
+                inputs, finite = merge_layers(readings, position)
+                readings.clear()  # the keys as the model has them are let go
+                sound.append((inputs.layers, finite))
+                # A GPU is asked after the pass: waiting for its answer would leave it idle.
+                if not finite.is_cuda:
+                    check_sound(sound[-1:])
+                visit(inputs)
+            waiting.clear()
+
+        def on_call(call: AttentionCall) -> None:
+            one = read_layer(call, self.layers[call.layer], position)
+            waiting.setdefault(one.kind, []).append(one)
+            numbers = sum(each.key.numel() for readings in waiting.values() for each in readings)
+            if not together or one.replayed is not None or numbers + one.key.numel() > TOGETHER:
+                hand_over()
+
+        logits = self.forward(tokens.to(self.device), on_call, position)
+        with torch.no_grad():
+            hand_over()
+        check_sound(sound)
+        return logits
+
+    def forward(self, tokens: Tensor, on_call: Callable[[AttentionCall], None], position: int) -> Tensor | None:
+        """Run the model with ``on_call`` at every attention layer and leave it as it was found."""
+        with attached(self.model, on_call), torch.no_grad():
+            accepted = inspect.signature(self.model.forward).parameters
+            options = {"use_cache": False} if "use_cache" in accepted or "kwargs" in accepted else {}
+            if "logits_to_keep" in accepted:
+                options["logits_to_keep"] = tokens.shape[1] - position
+            output = self.model(input_ids=tokens, **options)
+        logits = getattr(output, "logits", None)
+        if logits is None:
+            return None
+        return logits[:, 0 if "logits_to_keep" in accepted else position]
+
+
+def check_sound(layers: list[tuple[list[int], Tensor]]) -> None:
+    """Raise an InputError that names the first layer that is not sound."""
+    wrong = [number for some, sound in layers for number, fine in zip(some, sound.tolist(), strict=True) if not fine]
+    if wrong:
+        raise InputError(
+            f"layer {min(wrong)}: queries or keys are not finite. The model overflows on this prompt: check its "
+            "weights, or load it in float32 or bfloat16"
+        )

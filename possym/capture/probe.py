@@ -1,0 +1,164 @@
+"""Finding out, by asking the model itself, how each attention layer rotates its queries and keys.
+
+- `probe_layer` compares what a layer attends with and what it would attend with unrotated, finds the dimensions that
+  pair up, and checks its reading against the layer's own rotation at other positions.
+- `fingerprint` says when a model must be asked again, `coverage` tells what was found, one row per layer.
+"""
+
+from dataclasses import dataclass, replace
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from possym.capture.hooks import AttentionCall, parameters_of
+from possym.capture.rope_layout import (
+    RopeLayout,
+    detect_gain,
+    detect_rope_layout,
+    distance,
+    plane_tables,
+    same_layout,
+    unrotate,
+)
+from possym.errors import UnsupportedModelError
+from possym.rope import rotate_by
+
+PROBE_LENGTH = 12
+
+
+@dataclass
+class Layer:
+    """What the probe found out about one attention layer."""
+
+    layer: int
+    heads: int
+    key_heads: int
+    width: int
+    rope_layout: RopeLayout | None
+    method: str
+    self_check: float
+    window: int | None = None
+    shares_keys: bool = False
+    sinks: bool = False
+    softcap: float | None = None
+
+
+def probe_layer(call: AttentionCall, layers: dict[int, Layer], model_name: str) -> None:
+    """Add to ``layers`` how one layer rotates, checked against its own rotation at other positions."""
+    name = f"{model_name}, layer {call.layer}"
+    visible = call.visible(PROBE_LENGTH // 2)
+    if visible[PROBE_LENGTH // 2 + 1 :].any():
+        raise UnsupportedModelError(
+            f"{name}: attention reads in both directions, as an encoder does. Give a causal language model"
+        )
+    # All the comparing is done on the CPU, where an answer costs no waiting.
+    query, key = call.query[0].float().cpu(), call.key[0].float().cpu()
+    plain = call.replay(None)
+    found = Layer(
+        layer=call.layer,
+        heads=call.query.shape[1],
+        key_heads=call.key.shape[1],
+        width=call.key.shape[-1],
+        rope_layout=None,
+        method="direct",
+        self_check=0.0,
+        window=call.options.get("sliding_window"),
+        sinks=call.options.get("s_aux") is not None,
+        softcap=call.options.get("softcap"),
+    )
+    layers[call.layer] = found
+    if plain is None:
+        return
+    tolerance = 1e-5 if call.key.dtype in (torch.float32, torch.float64) else 0.03
+    plain_query, plain_key = (x[0].float().cpu() for x in plain)
+    query_turns, key_turns = distance(plain_query, query) > 1e-6, distance(plain_key, key) > 1e-6
+    if not query_turns and not key_turns:
+        return
+    found.shares_keys = not key_turns
+    tables = tuple(table.cpu() for table in call.tables())
+    gains = [gain.cpu() for gain in call.gains()]
+    layout = detect_rope_layout(plain_query, query, tables, gains, tolerance)
+    if layout is not None and not found.shares_keys:
+        key_weight = detect_gain(plain_key, key, tables, layout, gains, tolerance)
+        layout = None if key_weight is False else replace(layout, key_weight=key_weight)
+    if layout is not None:
+        found.rope_layout = layout
+        found.self_check = check(call, found, query, key, tables)
+        if found.self_check <= tolerance:
+            found.rope_layout = share_layout(layout, layers, call.key.device)
+            return
+    if found.shares_keys:
+        raise UnsupportedModelError(f"{name}: takes its keys from another layer and rotates in no known way")
+    found.rope_layout, found.method = None, "replay"
+
+
+def share_layout(layout: RopeLayout, layers: dict[int, Layer], device: torch.device) -> RopeLayout:
+    """Return ``layout`` on a device, as the one object of all layers that turn alike and have no gains."""
+    parts = {name: x.to(device) for name, x in vars(layout).items() if isinstance(x, Tensor)}
+    layout = replace(layout, **parts)
+    for other in (layer.rope_layout for layer in layers.values()):
+        if other is not None and other.order.device == device and same_layout(layout, other):
+            return other
+    return layout
+
+
+def check(call: AttentionCall, found: Layer, query: Tensor, key: Tensor, tables: tuple[Tensor, Tensor]) -> float:
+    """Return how far our relocation is from the module's own, relative to the largest entry."""
+    worst = 0.0
+    for position in (0, PROBE_LENGTH // 2, PROBE_LENGTH - 1):
+        truth_query, truth_key = (x[0].float().cpu() for x in call.replay(position))
+        cos, sin = (table[position] for table in plane_tables(tables, found.rope_layout))
+        compared = [(query, truth_query, found.rope_layout.query_weight)]
+        if not found.shares_keys:
+            compared.append((key, truth_key, found.rope_layout.key_weight))
+        for captured, truth, weight in compared:
+            content = unrotate(captured, tables, found.rope_layout, weight)
+            ours = rotate_by(content, cos, sin, "half")
+            truth = truth[..., found.rope_layout.order]
+            ours = ours if weight is None else ours * weight[found.rope_layout.order]
+            worst = max(worst, distance(ours, truth))
+    return worst
+
+
+def fingerprint(modules: list[nn.Module]) -> tuple:
+    """Return what changes when a model's parts, their position or their parameters change.
+
+    Vectors, such as gains that a probe copies, count with their values: an optimiser may change them unseen.
+    """
+    parameters = parameters_of(modules)
+    marks = tuple((p.data_ptr(), p.dtype, p.device, 0 if p.is_inference() else p._version) for p in parameters)
+    vectors: dict[torch.device, list[Tensor]] = {}
+    for p in parameters:
+        if p.ndim == 1 and not p.is_meta:
+            vectors.setdefault(p.device, []).append(p.detach())
+    values = tuple(torch.cat(some).float().cpu().numpy().tobytes() for some in vectors.values())
+    return marks, values, tuple(map(id, modules))
+
+
+def coverage(layers: list[Layer | None]) -> pd.DataFrame:
+    """Return one row a layer: what it is, how its rotation was read, and how far the self-check was off."""
+    rows = [
+        dict(layer=number, attention=False, rotates=False, planes=0, method="none")
+        if found is None
+        else dict(
+            layer=number,
+            attention=True,
+            rotates=found.rope_layout is not None or found.method == "replay",
+            planes=0 if found.rope_layout is None else len(found.rope_layout.columns),
+            method=found.method,
+            heads=found.heads,
+            key_heads=found.key_heads,
+            width=found.width,
+            window=found.window,
+            softcap=found.softcap,
+            sinks=found.sinks,
+            shares_keys=found.shares_keys,
+            self_check=found.self_check,
+        )
+        for number, found in enumerate(layers)
+    ]
+    kinds = dict.fromkeys(("heads", "key_heads", "width", "window"), "Int64")
+    kinds |= dict.fromkeys(("sinks", "shares_keys"), "boolean") | dict.fromkeys(("softcap", "self_check"), "float64")
+    table = pd.DataFrame(rows)
+    return table.reindex(columns=[*table.columns, *(k for k in kinds if k not in table.columns)]).astype(kinds)
