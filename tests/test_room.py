@@ -11,7 +11,7 @@ from possym import ConfigError, InputError, errors, theory
 from possym.capture.known_heads import repeated_tokens
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.experiments.__main__ import studies
-from possym.experiments.canonical import margins
+from possym.experiments.canonical import one_angle_limits
 from possym.experiments.generalization import names as generalization
 from possym.profiling import statistics
 from possym.profiling.monitor import HeadScoreCallback
@@ -59,8 +59,8 @@ CALLS = {
     "correlation": (lambda size: statistics.correlation(HEADS, draws=size), "draws"),
     "early and late": (lambda size: statistics.early_late(HEADS, "positional", draws=size), "draws"),
     "monitor": (lambda size: HeadScoreCallback([[3, 14, 15]], steps=range(size)), "the number of steps"),
-    "margins": (lambda size: margins.one_plane_induction(size, 8), "symbols"),
-    "induction": (lambda size: margins.induction_logits("many", size, 8), "symbols"),
+    "margins": (lambda size: one_angle_limits.one_plane_induction(size, 8), "symbols"),
+    "induction": (lambda size: one_angle_limits.induction_logits("many", size, 8), "symbols"),
     "index gaps": (lambda size: theory.index_gaps(size, 0.8), "length"),
     "index beta": (lambda size: theory.index_beta(size, 0.8), "length"),
     **{

@@ -26,7 +26,6 @@ from possym.experiments.mechanism import claims as mechanism
 from possym.experiments.multihop_tasks import claims as tasks
 from possym.experiments.one_hop import claims as onehop
 from possym.experiments.real_models import claims as real
-from possym.experiments.real_models import unreached_claims as unreached
 from possym.experiments.scoring import claims as heads
 from possym.experiments.theory import claims as theory
 from possym.results import Study, load_or_run, result_folder
@@ -48,7 +47,6 @@ CLAIMS: tuple[Claim, ...] = (
     *generalization.CLAIMS,
     *length_elsewhere.CLAIMS,
     *real.CLAIMS,
-    *unreached.CLAIMS,
     *onehop.CLAIMS,
 )
 COLUMNS = ["claim", "paper", "where", "measured", "interval", "paper_value", "verdict", "chapter"]

@@ -91,7 +91,7 @@ def test_cells_fit_on_a_screen_and_define_no_classes(chapter):
 def test_charts_come_from_the_library(chapter):
     source = "\n".join(cell.source for cell in cells_of(chapter) if cell.cell_type == "code")
     assert "import altair" not in source and "matplotlib" not in source
-    assert "plots.enable()" in source
+    assert "enable()" in source
 
 
 def test_links_stay_in_the_book(chapter):

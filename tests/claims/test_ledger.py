@@ -18,7 +18,6 @@ from possym.experiments.generality import claims as generality
 from possym.experiments.learning_dynamics import claims as learning
 from possym.experiments.multihop_tasks import claims as tasks
 from possym.experiments.one_hop.protocol import table3
-from possym.experiments.real_models import unreached_claims as unreached
 from possym.experiments.scoring import claims as heads
 from possym.results import published
 from possym.tasks import Batch, LetterTask, NumberTask
@@ -211,7 +210,9 @@ def test_every_claim_is_shown_once_by_a_label_of_its_chapter():
 
 
 def test_models_out_of_reach_have_no_numbers_of_ours():
-    rows = claims.ledger().loc[[claim.id for claim in unreached.CLAIMS]]
+    rows = claims.ledger().loc[
+        ["gemma-trade", "gemma-layers", "gemma-keys-gather", "real-other-families", "prompts-published-models"]
+    ]
     assert set(rows["verdict"]) == {"not testable here"}
     assert not rows["measured"].str.contains(r"\d").any() and (rows["interval"] == "").all()
     said = " ".join(rows["claim"])

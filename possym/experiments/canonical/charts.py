@@ -16,7 +16,7 @@ from possym.charts.typography import typeset
 from possym.errors import InputError
 from possym.experiments.canonical import TASK_NAMES, TASKS, angle
 from possym.experiments.canonical import summaries as sweep
-from possym.experiments.canonical.margins import smallest_turn
+from possym.experiments.canonical.one_angle_limits import smallest_turn
 
 ANGLES = "Frequency ID (1 is the fastest)"
 TASK_COLORS = dict(zip(TASKS, (CATEGORIES[0], CATEGORIES[1], CATEGORIES[2]), strict=True))

@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 
 from possym.errors import InputError
-from possym.experiments.canonical.shape_test import shape_test
+from possym.experiments.canonical.u_shape_test import u_shape_test
 
 LEARNT = 0.9
 MIDDLE = (0.05, 0.95)  # shapes are tested where accuracy lies between these shares of the way from worst to best
@@ -95,7 +95,7 @@ def shapes(by_place: pd.DataFrame, **wanted: object) -> pd.DataFrame:
     rows = []
     for frequency_id, head in table.groupby("first_id", observed=True):
         curves = head.pivot(index="seed", columns="place", values="accuracy")
-        found = shape_test(torch.tensor(curves.to_numpy(dtype="float64")))
+        found = u_shape_test(torch.tensor(curves.to_numpy(dtype="float64")))
         rows.append({"first_id": frequency_id, "accuracy": float(curves.to_numpy().mean()), **found._asdict()})
     found = pd.DataFrame(rows).sort_values("first_id", key=lambda ids: ids.map(slowness)).reset_index(drop=True)
     worst, best = found["accuracy"].min(), found["accuracy"].max()

@@ -107,4 +107,11 @@ CLAIMS = (
         measure=letters_ahead_here,
         study=STUDY,
     ),
+    claim(
+        id="prompts-published-models",
+        statement="GPT 5.4, GPT 5.5 and Claude Sonnet 3.7 answer one-hop prompts with the accuracies of Table 3.",
+        paper_value="60 cells",
+        criterion="not judged: ask them with possym.models.endpoint, and compare cell by cell",
+        measure=not_testable("their endpoints could not be reached where these results were made"),
+    ),
 )

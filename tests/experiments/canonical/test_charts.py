@@ -7,7 +7,7 @@ import torch
 
 from possym.errors import InputError
 from possym.experiments.canonical import TASKS, charts
-from possym.experiments.canonical.margins import smallest_turn
+from possym.experiments.canonical.one_angle_limits import smallest_turn
 
 from ...charts.drawn import title_of, titles_at_every_setting, value_of
 from .synthetic import IDS, study

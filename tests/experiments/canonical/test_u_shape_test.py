@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from possym.errors import InputError
-from possym.experiments.canonical.shape_test import bends, shape_test
+from possym.experiments.canonical.u_shape_test import bends, u_shape_test
 
 
 def test_bend_is_the_least_squares_coefficient():
@@ -19,7 +19,7 @@ def test_bend_is_the_least_squares_coefficient():
 
 def test_interval_and_p_value_match_other_computations():
     curves = torch.rand(7, 12, generator=torch.Generator().manual_seed(1)) + torch.linspace(-1, 1, 12) ** 2 * 0.2
-    found, bend = shape_test(curves), bends(curves).double().numpy()
+    found, bend = u_shape_test(curves), bends(curves).double().numpy()
     interval = stats.ttest_1samp(bend, 0).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=1e-6)
     flips = [abs(np.dot(signs, bend)) for signs in itertools.product([1, -1], repeat=7)]
@@ -31,9 +31,9 @@ def test_shapes_are_named_right_and_noise_seldom_is():
     generator = torch.Generator().manual_seed(2)
     place = torch.linspace(-1, 1, 31)
     noise = 0.05 * torch.randn(200, 8, 31, generator=generator)
-    assert {shape_test(0.5 + 0.2 * place**2 + n).shape for n in noise} == {"U"}
-    assert {shape_test(0.5 - 0.2 * place**2 + 0.3 * place + n).shape for n in noise} == {"inverse U"}
-    named = sum(shape_test(0.5 + 0.3 * place + n).shape != "flat" for n in noise)
+    assert {u_shape_test(0.5 + 0.2 * place**2 + n).shape for n in noise} == {"U"}
+    assert {u_shape_test(0.5 - 0.2 * place**2 + 0.3 * place + n).shape for n in noise} == {"inverse U"}
+    named = sum(u_shape_test(0.5 + 0.3 * place + n).shape != "flat" for n in noise)
     assert named <= 20  # 5 % of 200 is 10; more than 20 happens once in a thousand
 
 
@@ -43,11 +43,11 @@ def test_shapes_are_named_right_and_noise_seldom_is():
         (lambda: bends(torch.zeros(3, 2)), "three places"),
         (lambda: bends(torch.full((3, 4), float("nan"))), "finite"),
         (lambda: bends([1, 2, 3]), "list"),
-        (lambda: shape_test(torch.zeros(5)), r"got \(5,\)"),
-        (lambda: shape_test(torch.zeros(1, 5)), "2 to 20 seeds"),
-        (lambda: shape_test("curves"), "got str"),
-        (lambda: shape_test(torch.zeros(3, 5), level=0.0), "level = 0.0"),
-        (lambda: shape_test(torch.zeros(3, 5), level=True), "level = True"),
+        (lambda: u_shape_test(torch.zeros(5)), r"got \(5,\)"),
+        (lambda: u_shape_test(torch.zeros(1, 5)), "2 to 20 seeds"),
+        (lambda: u_shape_test("curves"), "got str"),
+        (lambda: u_shape_test(torch.zeros(3, 5), level=0.0), "level = 0.0"),
+        (lambda: u_shape_test(torch.zeros(3, 5), level=True), "level = True"),
     ],
 )
 def test_bad_input_is_refused(call, message):

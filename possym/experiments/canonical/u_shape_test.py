@@ -15,7 +15,7 @@ from possym.errors import InputError
 from possym.rope import as_float
 
 
-class ShapeTest(NamedTuple):
+class UShapeTest(NamedTuple):
     """Mean bend over seeds, its 95 % t-interval (low, high), exact sign-flip p-value, and the name of the shape."""
 
     bend: float
@@ -44,7 +44,7 @@ def bends(curves: Tensor) -> Tensor:
     return (curves @ direction / direction.square().sum()).float()
 
 
-def shape_test(curves: Tensor, level: float = 0.05) -> ShapeTest:
+def u_shape_test(curves: Tensor, level: float = 0.05) -> UShapeTest:
     """Test over seeds whether curves (seeds, places) bend up (``"U"``), down (``"inverse U"``) or neither (``"flat"``).
 
     A shape is named if the sign-flip p-value is at most ``level`` and the t-interval of level 1 − ``level``
@@ -56,7 +56,7 @@ def shape_test(curves: Tensor, level: float = 0.05) -> ShapeTest:
 
     >>> place = torch.linspace(-1, 1, 9)
     >>> seeds = torch.linspace(0.2, 0.4, 8)[:, None]
-    >>> shape_test(0.5 - seeds * place**2).shape
+    >>> u_shape_test(0.5 - seeds * place**2).shape
     'inverse U'
     """
     if not isinstance(curves, Tensor) or curves.ndim != 2 or not 2 <= len(curves) <= 20:
@@ -71,4 +71,4 @@ def shape_test(curves: Tensor, level: float = 0.05) -> ShapeTest:
     p_value = float(((signs @ bend / count).abs() >= mean.abs() - 1e-12).double().mean())
     low, high = float(mean) - half, float(mean) + half
     significant = p_value <= level and low * high > 0
-    return ShapeTest(float(mean), low, high, p_value, ("U" if mean > 0 else "inverse U") if significant else "flat")
+    return UShapeTest(float(mean), low, high, p_value, ("U" if mean > 0 else "inverse U") if significant else "flat")

@@ -7,7 +7,7 @@ import torch
 
 from possym.ensembles.toy import Member, ToyEnsemble
 from possym.errors import InputError
-from possym.experiments.canonical.margins import (
+from possym.experiments.canonical.one_angle_limits import (
     index_margin,
     induction_logits,
     induction_margin,
