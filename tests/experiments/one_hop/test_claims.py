@@ -68,4 +68,4 @@ def test_a_model_that_passes_is_judged():
 
 def test_the_chapter_s_table_names_every_claim():
     shown = claims.what_holds(CHAPTER, {"one_hop": study()})
-    assert isinstance(shown.frame, pd.DataFrame) and len(shown.frame) == 1 + len(subject.CLAIMS)  # Table 3 itself
+    assert isinstance(shown.frame, pd.DataFrame) and len(shown.frame) == len(subject.CLAIMS)
