@@ -35,7 +35,12 @@ from possym.results.devices import devices_of, side_by_side
 from possym.tasks import Batch, LetterTask, MixedTask, NumberTask
 from possym.tasks.places import answers_by_place
 
-TASKS = {"number": NumberTask, "letter": LetterTask, "mixed": MixedTask}
+TASKS = {
+    "number": NumberTask,
+    "letter": LetterTask,
+    "letter_any": partial(LetterTask, off_path="any"),
+    "mixed": MixedTask,
+}
 ARCHITECTURES = {"gptj": GPTJEnsemble, "llama": LlamaEnsemble}
 SUPERVISED = ("last", "every")
 VARIED = ("architecture", "supervise", "hop_shares")

@@ -115,14 +115,48 @@ def balanced(groups: Tensor, group_count: int, labels: int, generator: torch.Gen
     >>> balanced(torch.zeros(7, dtype=torch.int64), 1, 3, generator).bincount().sort().values
     tensor([2, 2, 3])
     """
+    rank = ranks(groups, group_count, generator)
+    names = torch.rand(group_count, labels, generator=generator, device=groups.device).argsort(1)
+    return names[groups, rank % labels]
+
+
+def balanced_pairs(
+    groups: Tensor, group_count: int, counts: tuple[int, int], generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Give each row two labels, each alone balanced as `balanced` does, and their pairs too.
+
+    Args:
+        groups: (n,) int64, each row's group, below ``group_count``.
+        group_count: number of groups.
+        counts: numbers of labels of both kinds; the first divides the second.
+        generator: on the device of ``groups``.
+
+    Returns:
+        Labels (n,) of the first kind and (n,) of the second.
+
+    >>> first, second = balanced_pairs(torch.zeros(16, dtype=torch.int64), 1, (2, 4), torch.Generator().manual_seed(0))
+    >>> (4 * first + second).bincount().tolist()
+    [2, 2, 2, 2, 2, 2, 2, 2]
+    """
+    few, many = counts
+    rank = ranks(groups, group_count, generator)
+    first, second = (
+        torch.rand(group_count, labels, generator=generator, device=groups.device).argsort(1) for labels in counts
+    )
+    # Each run of `many` ranks takes every label of the second kind once, and those of the first kind many / few times;
+    # the next run is shifted by one, so that `few` runs take every pair once.
+    return first[groups, (rank + rank // many) % few], second[groups, rank % many]
+
+
+def ranks(groups: Tensor, group_count: int, generator: torch.Generator) -> Tensor:
+    """Number the rows of each group (n,), from 0 and in random order."""
     device = groups.device
     keys = groups + torch.rand(len(groups), dtype=torch.float64, generator=generator, device=device)
     rows = keys.argsort()
     group = groups[rows]
     start = torch.searchsorted(group, torch.arange(group_count, device=device))
     rank = torch.arange(len(groups), device=device) - start[group]
-    names = torch.rand(group_count, labels, generator=generator, device=device).argsort(1)
-    return torch.empty_like(groups).scatter_(0, rows, names[group, rank % labels])
+    return torch.empty_like(groups).scatter_(0, rows, rank)
 
 
 def uniform(high: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -91,8 +91,8 @@ def attempt(n: int, kind: str, hops: int, generator: torch.Generator) -> tuple[B
     device = generator.device
     tokens, answer_place = batch.tokens.clone(), batch.path[:, hops]
     letters = torch.rand(n, SIZE, generator=generator, device=device)
-    followed = first_letters(tokens.gather(1, batch.path[:, 1 : hops + 1]))
-    free = letters.scatter(1, followed, 2.0).argsort(1)[:, : SIZE - hops]  # letters off the path, in random order
+    on_path = first_letters(tokens.gather(1, batch.path[:, : hops + 1]))
+    free = letters.scatter(1, on_path, 2.0).argsort(1)[:, : SIZE - hops - 1]  # letters off the path, in random order
     order = torch.rand(n, TARGETS, generator=generator, device=device)
     others = order.scatter(1, answer_place[:, None], 2.0).argsort(1)[:, :-1]  # other targets, in random order
     decoys, cut = DECOYS.get(kind, 0), kind.startswith("cut")
@@ -101,7 +101,7 @@ def attempt(n: int, kind: str, hops: int, generator: torch.Generator) -> tuple[B
         # The decoys' letters are taken from all other tokens, which get other letters off the path.
         first = first_letters(tokens)
         taken = (first[..., None] == free[:, None, :decoys]).any(-1)
-        spare = torch.randint(decoys, SIZE - hops, tokens.shape, generator=generator, device=device)
+        spare = torch.randint(decoys, SIZE - hops - 1, tokens.shape, generator=generator, device=device)
         replaced = torch.where(taken, free.gather(1, spare), first)
         replaced = replaced.scatter(1, others[:, :decoys], free[:, :decoys])
         tokens = tokens + SIZE * (replaced - first)

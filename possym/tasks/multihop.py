@@ -14,11 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from possym.errors import need_room
+from possym.errors import InputError, need_room
 from possym.tasks.batch import (
     Batch,
     Task,
     balanced,
+    balanced_pairs,
     check_count,
     check_generator,
     check_sequences,
@@ -51,15 +52,31 @@ class Paths(NamedTuple):
     label: Tensor
 
 
-def draw_paths(n: int, hops: int | None, length: int, labels: int, generator: torch.Generator, kinds: int = 1) -> Paths:
-    """Draw paths; answers' places and labels are balanced within each number of hops and kind of the first hop."""
+def draw_paths(
+    n: int,
+    hops: int | None,
+    length: int,
+    labels: int,
+    generator: torch.Generator,
+    *,
+    kinds: int = 1,
+    together: bool = False,
+) -> Paths:
+    """Draw paths; answers' places and labels are balanced within each number of hops and kind of the first hop.
+
+    ``together``: so are the pairs of place and label.
+    """
     device = generator.device
     one_group = torch.zeros(n, dtype=torch.int64, device=device)
     hop_class = balanced(one_group, 1, MAX_HOPS, generator) if hops is None else one_group + hops - 1
     kind = one_group if kinds == 1 else balanced(hop_class, MAX_HOPS, kinds, generator)
     group, groups = hop_class * kinds + kind, MAX_HOPS * kinds
-    target = balanced(group, groups, TARGETS, generator)[:, None]
-    label = balanced(group, groups, labels, generator)
+    if together:
+        target, label = balanced_pairs(group, groups, (TARGETS, labels), generator)
+    else:
+        target = balanced(group, groups, TARGETS, generator)
+        label = balanced(group, groups, labels, generator)
+    target = target[:, None]
     table, first, count = _stopovers(device)
     stops = table[first[hop_class] + uniform(count[hop_class], (n,), generator)]
     places = torch.cat([torch.full_like(target, WINDOW - 1), torch.where(stops < 0, target, stops), target], 1)
@@ -171,8 +188,21 @@ class LetterTask(Task):
 
     Letters a–h, integers 1–8, each pair one token: target tokens are the 64 letter–integer pairs ("c2"; ids
     0–63), pre-target tokens and the query the 64 letter–letter pairs ("dh"; ids 64–127). The letters that the
-    path follows are distinct, and each is the first letter of one token only, the next one on the path; all
-    other tokens, the query among them, start with other letters and end with anything.
+    path follows are distinct, and each is the first letter of one token only, the next one on the path.
+
+    What tokens off the path hold is ``off_path``:
+
+    - ``"excluded"``, as the authors' released code draws them: no letter of a token on the path, the query's first
+      letter included, is in a token off the path, so that nothing off the path points at it. Integers off the path
+      are uniform.
+    - ``"any"``: they start with letters that the path does not follow and end in any letter; the query starts as
+      they do.
+
+    Args:
+        off_path: one of `OFF_PATH`.
+
+    Raises:
+        InputError: another rule.
 
     Source: 2605.31558, appendix B.2.
 
@@ -183,8 +213,12 @@ class LetterTask(Task):
     """
 
     LETTERS = 8
+    OFF_PATH = ("excluded", "any")
 
-    def __init__(self) -> None:
+    def __init__(self, off_path: str = "excluded") -> None:
+        if off_path not in self.OFF_PATH:
+            raise InputError(f"off_path = {off_path!r}: known rules are {', '.join(self.OFF_PATH)}")
+        self.off_path = off_path
         letters = ascii_lowercase[: self.LETTERS]
         self.vocabulary = [a + b for seconds in ("12345678", letters) for a in letters for b in seconds]
 
@@ -193,8 +227,8 @@ class LetterTask(Task):
     ) -> Batch:
         """Draw ``n`` sequences on the generator's device.
 
-        Within each hop class, the counts of the answer's 8 places, and of its 64 values, differ by at most
-        one, each in a random order of its own.
+        Within each hop class, the counts of the answer's 8 places, and of its 64 values, differ by at most one, each
+        in a random order of its own; with ``off_path="excluded"`` so do those of the 512 pairs of place and value.
 
         Args:
             n: number of sequences.
@@ -215,15 +249,23 @@ class LetterTask(Task):
         """
         n, hops, length, generator = check_sample(n, hops, length, generator, held=5)
         device, size = generator.device, self.LETTERS
-        hops, _, places, answer = draw_paths(n, hops, length, size * size, generator)
-        # A random order of the letters, shifted so that the answer's comes first, then those that lead to it.
+        excluded = self.off_path == "excluded"
+        hops, _, places, answer = draw_paths(n, hops, length, size * size, generator, together=excluded)
+        # A random order of the letters, shifted so that the answer's comes first, then those that lead to it, then,
+        # under "excluded", the one that the query starts with. The rest are the letters off the path.
         letters = torch.rand(n, size, generator=generator, device=device).argsort(1)
         letters = (letters + (answer // size)[:, None] - letters[:, :1]) % size
         back = hops[:, None] - 1 - torch.arange(MAX_HOPS, device=device)
         followed = letters.gather(1, back.clamp(min=0))
-        off_path = hops[:, None] + uniform(size - hops[:, None], (n, length), generator)
-        first = letters.gather(1, off_path).scatter_(1, places[:, 1:], followed)
+        on_path = hops[:, None] + excluded
+        first = letters.gather(1, on_path + uniform(size - on_path, (n, length), generator))
+        if excluded:
+            first[:, -1] = letters.gather(1, hops[:, None])[:, 0]
+        first.scatter_(1, places[:, 1:], followed)
         second = torch.randint(size, (n, length), generator=generator, device=device)
+        if excluded:
+            ending = on_path + uniform(size - on_path, (n, PRE_TARGETS + 1), generator)
+            second[:, -PRE_TARGETS - 1 :] = letters.gather(1, ending)
         second.scatter_(1, places[:, :-1], followed)
         second.scatter_(1, places[:, -1:], answer[:, None] % size)
         tokens = size * first + second

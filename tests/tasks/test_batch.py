@@ -9,10 +9,10 @@ from possym.errors import InputError
 from possym.tasks import Batch, IndexTask, LetterTask, MixedTask, NumberTask, PartialInductionTask, RetrievalTask
 from possym.tasks.batch import balanced, letter_names, uniform
 
-MULTIHOP = [NumberTask(), LetterTask(), MixedTask()]
+MULTIHOP = [NumberTask(), LetterTask(), LetterTask(off_path="any"), MixedTask()]
 CANONICAL = [IndexTask(), RetrievalTask(), PartialInductionTask()]
 TASKS = MULTIHOP + CANONICAL
-named = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)
+named = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__ + getattr(task, "off_path", ""))
 
 
 def generator(seed=0):
@@ -100,7 +100,7 @@ def test_decode_round_trip(task):
 
 def test_vocabulary_sizes():
     sizes = [len(task.vocabulary) for task in TASKS]
-    assert sizes == [136, 128, 256, 32 + 127, 128 * 8 + 128 + 8, 8 * 8 + 8 + 8]
+    assert sizes == [136, 128, 128, 256, 32 + 127, 128 * 8 + 128 + 8, 8 * 8 + 8 + 8]
 
 
 @pytest.mark.parametrize("n,labels", [(1, 5), (4, 5), (5, 5), (997, 8), (1000, 120)])

@@ -11,8 +11,9 @@ from possym.tasks import LetterTask, NumberTask
 from . import truth
 from .test_batch import generator, within
 
-NUMBER, LETTER = NumberTask(), LetterTask()
-both = pytest.mark.parametrize("task", [NUMBER, LETTER], ids=["number", "letter"])
+NUMBER, LETTER, ANY = NumberTask(), LetterTask(), LetterTask(off_path="any")
+each = pytest.mark.parametrize("task", [NUMBER, LETTER, ANY], ids=["number", "letter", "letter-any"])
+rules = pytest.mark.parametrize("task", [LETTER, ANY], ids=["excluded", "any"])
 LENGTHS = pytest.mark.parametrize("length", [17, 45])
 
 
@@ -27,7 +28,7 @@ def off_path(batch):
 
 
 @LENGTHS
-@both
+@each
 def test_answers_are_those_of_the_recursive_definition(task, length):
     basic = truth.index if task is NUMBER else truth.retrieval
     batch = task.sample(600, length=length, generator=generator(length))
@@ -39,7 +40,7 @@ def test_answers_are_those_of_the_recursive_definition(task, length):
 
 
 @LENGTHS
-@both
+@each
 def test_path_is_the_one_that_the_tokens_say(task, length):
     walk = truth.number_path if task is NUMBER else truth.letter_path
     batch = task.sample(600, length=length, generator=generator(length))
@@ -51,7 +52,7 @@ def test_path_is_the_one_that_the_tokens_say(task, length):
 
 
 @LENGTHS
-@both
+@each
 def test_each_place_holds_its_kind_of_token(task, length):
     batch = task.sample(300, length=length, generator=generator())
     target, other = ("[a-z]+", "[0-9]+") if task is NUMBER else ("[a-h][1-8]", "[a-h][a-h]")
@@ -60,7 +61,7 @@ def test_each_place_holds_its_kind_of_token(task, length):
         assert all(re.fullmatch(other, token) for token in tokens[-9:])
 
 
-@both
+@each
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 1001, 4 * 960])
 def test_hops_places_and_answers_are_balanced(task, n):
     batch = task.sample(n, length=20, generator=generator(n))
@@ -74,7 +75,7 @@ def test_hops_places_and_answers_are_balanced(task, n):
             assert len(counts) == options and counts.max() - counts.min() <= 1
 
 
-@both
+@each
 @pytest.mark.parametrize("hops", [1, 2, 3, 4])
 def test_fixed_hops(task, hops):
     batch = task.sample(400, hops=hops, generator=generator())
@@ -83,7 +84,7 @@ def test_fixed_hops(task, hops):
     assert (counts == 50).all()
 
 
-@both
+@each
 def test_rows_places_and_answers_are_shuffled_apart(task):
     n, values = 4 * 960, 120 if task is NUMBER else 64
     batch = task.sample(n, hops=1, generator=generator())
@@ -95,7 +96,26 @@ def test_rows_places_and_answers_are_shuffled_apart(task):
     assert within(mixed.hops[::4].bincount(minlength=5)[1:], n // 16)
 
 
-@both
+@pytest.mark.parametrize("n", [100, 4 * 512, 4 * 512 + 37])
+def test_pairs_of_place_and_value_are_balanced_within_each_number_of_hops(n):
+    batch = LETTER.sample(n, length=30, generator=generator(n))
+    place = batch.path.gather(1, batch.hops[:, None])[:, 0] - 13
+    for hop in range(1, 5):
+        inside = batch.hops == hop
+        pairs = (place * 64 + batch.answer)[inside].bincount(minlength=512)
+        assert len(pairs) == 512 and pairs.max() - pairs.min() <= 1
+
+
+def test_which_places_go_with_which_values_is_drawn_anew():
+    """Of 64 sequences each value stands once; over many draws it stands at every place equally often."""
+    source = generator(7)
+    batches = [LETTER.sample(64, hops=1, generator=source) for _ in range(400)]
+    for value in (0, 9, 63):
+        places = torch.cat([batch.path[batch.answer == value, 1] for batch in batches])
+        assert len(places) == 400 and within(places.bincount(minlength=8), torch.full((8,), 50))
+
+
+@each
 @pytest.mark.parametrize("hops,subsets", [(2, 8), (3, 28), (4, 56)])
 def test_every_choice_of_stopovers_is_equally_likely(task, hops, subsets):
     batch = task.sample(subsets * 400, hops=hops, length=19, generator=generator())
@@ -126,10 +146,11 @@ def test_letters_off_the_path_are_uniform(length):
 
 
 @LENGTHS
+@rules
 @pytest.mark.parametrize("hops", [1, 2, 3, 4])
-def test_path_letters_are_distinct_and_start_only_the_path(length, hops):
-    batch = LETTER.sample(2000, hops=hops, length=length, generator=generator(hops))
-    for tokens, path in zip(LETTER.decode(batch.tokens), batch.path.tolist(), strict=True):
+def test_path_letters_are_distinct_and_start_only_the_path(task, length, hops):
+    batch = task.sample(1000, hops=hops, length=length, generator=generator(hops))
+    for tokens, path in zip(task.decode(batch.tokens), batch.path.tolist(), strict=True):
         followed = [tokens[place][1] for place in path[:hops]]
         assert len(set(followed)) == hops
         assert [tokens[place][0] for place in path[1 : hops + 1]] == followed
@@ -139,21 +160,37 @@ def test_path_letters_are_distinct_and_start_only_the_path(length, hops):
 
 @LENGTHS
 @pytest.mark.parametrize("hops", [1, 2, 3, 4])
-def test_pairs_off_the_path_are_uniform(length, hops):
-    n = 8000
-    batch = LETTER.sample(n, hops=hops, length=length, generator=generator(hops))
+def test_no_token_off_the_path_has_a_letter_of_the_path(length, hops):
+    sequences = LETTER.decode(LETTER.sample(1000, hops=hops, length=length, generator=generator(hops)).tokens)
+    assert not any(truth.stray_letters(tokens) for tokens in sequences)
+    assert any(truth.stray_letters(tokens) for tokens in ANY.decode(ANY.sample(20, hops=hops).tokens))
+
+
+@LENGTHS
+@rules
+@pytest.mark.parametrize("hops", [1, 2, 3, 4])
+def test_pairs_off_the_path_are_uniform(task, length, hops):
+    """Letters by their rank among those of the path, so that every sequence has the same ones to draw from."""
+    batch = task.sample(8000, hops=hops, length=length, generator=generator(hops))
     first, second = batch.tokens % 64 // 8, batch.tokens % 8
-    followed = second.gather(1, batch.path[:, :hops])
     free = off_path(batch)
+    on_path = torch.cat([first[:, -1:], second.gather(1, batch.path[:, :hops])], 1)
+    allowed = ~torch.nn.functional.one_hot(on_path[:, 1:] if task is ANY else on_path, 8).any(1)
+    everything = torch.ones_like(allowed)
     for place in range(length - 1):
-        seconds = second[free[:, place], place]
-        assert within(seconds.bincount(minlength=8), torch.full((8,), len(seconds) / 8))
-        hits = (seconds == followed[free[:, place], 0]).sum()
-        assert within(hits, len(seconds) / 8)
-        # The query's own first letter is off the path, and each other place agrees with it by chance alone.
-        firsts = first[free[:, place], place]
-        assert within(firsts.bincount(minlength=8), torch.full((8,), len(firsts) / 8))
-        assert within((firsts == first[free[:, place], -1]).sum(), len(firsts) / (8 - hops))
+        rows = free[:, place]
+        ends = everything if task is ANY or place < length - 9 else allowed
+        for drawn, choices in [(first, allowed), (second, ends)]:
+            letters, among = drawn[rows, place], choices[rows]
+            assert among.gather(1, letters[:, None]).all()
+            expected = (among / among.sum(1, keepdim=True)).sum(0)
+            assert within(letters.bincount(minlength=8), expected)
+            # The first letter allowed is drawn as often as the second, and so on.
+            rank = (among.cumsum(1) - 1).gather(1, letters[:, None])[:, 0].bincount(minlength=int(among[0].sum()))
+            assert within(rank, torch.full_like(rank, len(letters) // len(rank)))
+    starts = first[:, -1]
+    assert within(starts.bincount(minlength=8), torch.full((8,), 1000))
+    assert all((starts != followed).all() for followed in second.gather(1, batch.path[:, :hops]).T)
 
 
 @pytest.mark.parametrize("hops", [2, 3, 4])
@@ -164,7 +201,12 @@ def test_letters_that_lead_to_the_answer_are_uniform(hops):
     assert within(difference.bincount(minlength=8)[1:], torch.full((7,), 1000)) and (difference > 0).all()
 
 
-@both
+def test_other_rules_are_refused():
+    with pytest.raises(InputError, match="off_path = 'none': known rules are excluded, any"):
+        LetterTask(off_path="none")
+
+
+@each
 def test_extra_tokens_are_never_needed(task):
     batch = task.sample(500, length=300, generator=generator())
     assert torch.equal(task.solve(batch.tokens[:, -17:]), batch.answer)

@@ -51,6 +51,14 @@ def letter_path(tokens):
     return path
 
 
+def stray_letters(tokens):
+    """Letters that tokens on the letter path share with tokens off it."""
+    path = letter_path(tokens)
+    on = {letter for place in path for letter in tokens[place] if letter.isalpha()}
+    off = {letter for place, token in enumerate(tokens) if place not in path for letter in token if letter.isalpha()}
+    return on & off
+
+
 def mixed_path(tokens):
     """Places from the last token, by what each token ends with, to one that ends with a capital."""
     path = [len(tokens) - 1]

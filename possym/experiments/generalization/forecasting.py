@@ -37,7 +37,7 @@ from possym.experiments.generalization.sweep import (
 )
 from possym.tasks import Batch, LetterTask, NumberTask
 from possym.tasks.batch import check_count
-from possym.tasks.multihop import MAX_HOPS, TARGETS
+from possym.tasks.multihop import TARGETS
 
 RELOCATED = 1024
 PIECE = 2**26
@@ -137,7 +137,7 @@ def admitted(task: NumberTask | LetterTask, batch: Batch, tokens: Tensor) -> Ten
     """Return which tokens (E, M) could stand before which windows, (E, B, M).
 
     The number task lets any letter stand there. On the letter task no extra token may start with a letter that the
-    window's path follows.
+    window's path follows, nor, unless its rule is ``"any"``, with the query's first letter.
 
     >>> windows = sample_members(LetterTask(), 1, 4, 17, torch.Generator().manual_seed(0))
     >>> admitted(LetterTask(), windows, windows.answer)[0].diagonal().any()
@@ -146,10 +146,10 @@ def admitted(task: NumberTask | LetterTask, batch: Batch, tokens: Tensor) -> Ten
     if isinstance(task, NumberTask):
         return torch.ones(*batch.hops.shape, tokens.shape[-1], dtype=torch.bool, device=tokens.device)
     pairs, size = task.LETTERS**2, task.LETTERS
-    visited = batch.tokens.gather(-1, batch.path[..., 1 : MAX_HOPS + 1].clamp(min=0))
-    followed = torch.where(batch.path[..., 1:] >= 0, visited % pairs // size, -1)  # (E, B, 4)
+    path = batch.path[..., 1:] if task.off_path == "any" else batch.path
+    taken = torch.where(path >= 0, batch.tokens.gather(-1, path.clamp(min=0)) % pairs // size, -1)  # (E, B, 4 or 5)
     first = tokens % pairs // size
-    return (followed[..., None] != first[:, None, None]).all(2)
+    return (taken[..., None] != first[:, None, None]).all(2)
 
 
 def one_each(fits: Tensor, stratum: Tensor, strata: int, source: torch.Generator) -> Tensor:
