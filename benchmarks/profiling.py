@@ -193,7 +193,7 @@ def main() -> None:
     facts = dict(
         temperature=TEMPERATURE,
         threads=torch.get_num_threads(),
-        kernels=device.type == "cuda" and kernels.works(device),
+        kernels=device.type == "cuda" and kernels.triton_available(device),
         difference_from_float64=against_float64(device),
     )
     report(rows, chosen.output, device, **facts)

@@ -1,15 +1,14 @@
 """Sums over all swaps of two tokens in one pass on a GPU: what `possym.scores` does in bands, as Triton kernels.
 
-- `suits` says whether a tensor can go this way: float32 where `works` says that kernels run, no gradient asked for.
-- `works` says so of a GPU if Triton can compile here. PyTorch's CUDA builds bring Triton along; it needs a C compiler
-  once. Where it fails, a warning says so and the slower way is taken. With TRITON_INTERPRET=1 Triton interprets kernels
-  on a CPU (numpy below 2.4 alone), so that every test of what has a kernel can run it there.
+- `supported` says whether a tensor can go this way: float32, no gradient asked for, on a device where kernels run.
+- `triton_available` says whether they do. PyTorch's CUDA builds bring Triton along; it needs a C compiler once. Where
+  it fails, a warning says so and the slower way is taken. With TRITON_INTERPRET=1 Triton interprets kernels on a CPU
+  (numpy below 2.4 alone), so that every test of what has a kernel can run it there.
 - `head_sums` reads relocated logits once, both triangles together.
 - `plane_sums` never sees a matrix: a single plane's relocated logits are products of two short vectors.
 
-`jit`, `on`, `works` and `in_rows` serve every other file of kernels too: `possym.ensembles.adamw`,
-`possym.ensembles.folding` and
-`possym.ensembles.fused`.
+`jit`, `device_context`, `triton_available` and `in_rows` serve every other file of kernels too:
+`possym.ensembles.adamw`, `possym.ensembles.folding` and `possym.ensembles.fused`.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ def head_sums(relocated: Tensor, larger: Tensor, smaller: Tensor) -> Tensor:
     tiles = triton.cdiv(count, SIZE) * SHARES
     sums = relocated.new_empty(shape.numel(), tiles, 5)
     relocated = in_rows(relocated)
-    with on(relocated):
+    with device_context(relocated):
         head_kernel[(len(sums) * tiles,)](
             relocated, larger.contiguous(), smaller.contiguous(), sums, count, relocated.stride(-2), tiles,
             SHARES * SIZE, SIZE=SIZE, num_warps=4,
@@ -182,7 +181,7 @@ def plane_sums(keys: Tensor, turned: Tensor, larger: Tensor, smaller: Tensor) ->
     count, shape = keys.shape[-1], keys.shape[:-2]
     strips = triton.cdiv(count, PLANE_SIZE)
     sums = keys.new_empty(shape.numel(), strips, 3)
-    with on(keys):
+    with device_context(keys):
         plane_kernel[(len(sums) * strips,)](
             (keys * 1.4426950408889634).contiguous(), turned.contiguous(), larger.contiguous(), smaller.contiguous(),
             sums, count, strips, SIZE=PLANE_SIZE, num_warps=4,
@@ -190,19 +189,19 @@ def plane_sums(keys: Tensor, turned: Tensor, larger: Tensor, smaller: Tensor) ->
     return sums.sum(1).view(*shape, 3)
 
 
-def on(x: Tensor):
+def device_context(x: Tensor):
     """Return a context in which kernels run on the device of ``x``."""
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
 
 
-def suits(x: Tensor) -> bool:
+def supported(x: Tensor) -> bool:
     """Return whether the kernels can sum over swaps of ``x``."""
     graded = torch.is_grad_enabled() and x.requires_grad
-    return x.dtype == torch.float32 and x.numel() > 0 and not graded and works(x.device)
+    return x.dtype == torch.float32 and x.numel() > 0 and not graded and triton_available(x.device)
 
 
 @functools.cache
-def works(device: torch.device) -> bool:
+def triton_available(device: torch.device) -> bool:
     """Return whether kernels run on a device, tried once."""
     interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     if triton is None or not (device.type == "cuda" or interpreted):

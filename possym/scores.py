@@ -288,7 +288,7 @@ def plane_scores(keys: Tensor, turned: Tensor, own: Tensor, temperature: float) 
     logits = (keys * turned).sum(-2)
     attention, entropy = attend(logits, own)
     weights = swap_weights(attention, temperature)
-    if kernels.suits(keys):
+    if kernels.supported(keys):
         straight, crossed, total = kernels.plane_sums(keys, turned, *weights).unbind(-1)
         return Scores(straight / total, crossed / total, entropy), logits
 
@@ -344,7 +344,7 @@ def token_swaps(relocated: Tensor, weights: tuple[Tensor, Tensor]) -> tuple[Tens
 
     Where kernels do it, the two deviations of `exclusion` come along from the same pass.
     """
-    if kernels.suits(relocated):
+    if kernels.supported(relocated):
         straight, crossed, total, *both = kernels.head_sums(relocated, *weights).unbind(-1)
         return straight / total, crossed / total, *both
     logits = relocated.diagonal(dim1=-2, dim2=-1)

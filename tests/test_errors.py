@@ -8,10 +8,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import possym
-from possym import rope, scaling, theory
+from possym import rope, theory
 from possym.capture.edits import ablate_frequencies
 from possym.capture.known_heads import repeated_tokens
-from possym.ensembles import last_place as heads
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.training import generator
 from possym.errors import InputError, as_real, as_whole, need
@@ -60,11 +59,6 @@ REFUSED = {
     "dim": lambda: rope.frequencies(HUGE),
     "dim of a million planes": lambda: rope.frequencies(2**40),
     "base": lambda: rope.frequencies(4, base=BEYOND),
-    "factor": lambda: scaling.linear(4, factor=BEYOND),
-    "length": lambda: scaling.dynamic(4, length=BEYOND),
-    "trained": lambda: scaling.yarn(4, trained=BEYOND),
-    "low": lambda: scaling.llama3(4, low=BEYOND),
-    "proportion": lambda: scaling.proportional(4, proportion=BEYOND),
     "index length": lambda: theory.index_gaps(HUGE, 0.5),
     "bound length": lambda: theory.index_bound(HUGE, 0.5),
     "angle": lambda: theory.index_bound(8, BEYOND),
@@ -81,7 +75,6 @@ REFUSED = {
     "count": lambda: NumberTask().sample(HUGE),
     "seed": lambda: generator(HUGE, "data"),
     "member": lambda: GPTJEnsemble(GPTJConfig(vocabulary_size=4, layers=1, width=8), [HUGE]),
-    "place": lambda: heads.swapped_attention(torch.zeros(2, 2), torch.zeros(1), 0, HUGE),
 }
 
 
@@ -95,7 +88,6 @@ SIZES = GPTJConfig(vocabulary_size=4, layers=1, width=8)
 THREE, FOUR, LONG = np.uint8(3), np.uint8(4), np.uint8(20)
 SAME = {
     "frequencies": (rope.frequencies, (FOUR,), (4,)),
-    "linear": (scaling.linear, (FOUR, np.float32(100), np.int64(2)), (4, 100, 2)),
     "index gaps": (theory.index_gaps, (FOUR, np.float32(0.5)), (4, 0.5)),
     "bound": (theory.retrieval_bound, (FOUR, np.float32(0.5), THREE), (4, 0.5, 3)),
     "number": (lambda *a: NumberTask().sample(a[0], length=a[1], hops=a[2]).tokens, (FOUR, LONG, THREE), (4, 20, 3)),

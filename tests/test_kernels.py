@@ -124,7 +124,7 @@ def test_blocks_and_float64_are_those_of_the_public_functions(device):
 
 def test_gradients_are_asked_for_and_given(device):
     relocated = drawn(40, 40).to(device).requires_grad_()
-    assert not kernels.suits(relocated)
+    assert not kernels.supported(relocated)
     scores = swap_scores(relocated, temperature=0.1)
     (gradient,) = torch.autograd.grad(scores.positional + 2 * scores.symbolic, relocated)
     step = drawn(40, 40, seed=1, size=1e-4).double()
@@ -136,8 +136,8 @@ def test_gradients_are_asked_for_and_given(device):
 
 def test_float32_goes_through_kernels_where_they_run_and_other_numbers_do_not(device):
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    assert kernels.suits(torch.ones(3, 3, device=device)) == (device == "cuda" or interpreted)
-    assert not kernels.suits(torch.ones(3, 3, device=device, dtype=torch.float64))
+    assert kernels.supported(torch.ones(3, 3, device=device)) == (device == "cuda" or interpreted)
+    assert not kernels.supported(torch.ones(3, 3, device=device, dtype=torch.float64))
 
 
 def test_logits_that_overflow_are_reported_with_their_layer(device):

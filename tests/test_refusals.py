@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import possym
-from possym import claims, scaling, theory
+from possym import claims, theory
 from possym.ensembles import explorer as explorers
-from possym.ensembles import last_place as heads
+from possym.ensembles import last_token as heads
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.training import TokenTable, Trainer, TrainingConfig, clip_factor, generator, learning_rates
 from possym.errors import InputError
@@ -67,9 +67,7 @@ CALLS = {
     "positions": (lambda: MODEL.member_to_transformers(0, -1), "positions = -1"),
     "hub device": (lambda: hub.load(device=["cpu"]), "device is of type list"),
     "hub dtype": (lambda: hub.load(dtype=["auto"]), "dtype = "),
-    "last place": (lambda: heads.last_place("model", TOKENS[0]), "model is of type str"),
-    "own logits": (lambda: heads.attention(SQUARE, [0.0]), "own is of type list"),
-    "own shape": (lambda: heads.swapped_attention(SQUARE, torch.zeros(2, 1), 0, 1), "one leading shape"),
+    "last token": (lambda: heads.last_token_logits("model", TOKENS[0]), "model is of type str"),
     "layer": (lambda: heads.plane_table(MODEL, TOKENS[0], layer=2, temperature=0.1), "layers 0 to 1"),
     "member": (lambda: heads.plane_table(MODEL, TOKENS[0], member=-1, layer=0, temperature=0.1), "members 0 to 0"),
     "head": (lambda: heads.plane_table(MODEL, TOKENS[0], layer=0, head=0.0, temperature=0.1), "head is of type float"),
@@ -87,8 +85,6 @@ CALLS = {
     "explorer seed": (lambda: explorers.SwapExplorer(MODEL, NumberTask(), -1), "seed = -1"),
     "explorer's other task": (lambda: explorers.SwapExplorer(MODEL, LetterTask()), "the model knows 136"),
     "huge count": (lambda: NumberTask().sample(2**63), "n = 9223372036854775808"),
-    "factors": (lambda: scaling.longrope(4, factors=[1.0, 2.0]), "factors is of type list"),
-    "infinite factors": (lambda: scaling.longrope(4, factors=torch.tensor([1.0, math.inf])), "positive numbers"),
     "permutations": (lambda: sensitivity.permutation_scores(SQUARE, torch.zeros(1, 4).long()), "in some order"),
     "index tokens": (lambda: theory.index(torch.tensor([4]), torch.zeros(4).long()), "ids from 0 to 3"),
     "index values": (lambda: theory.index(torch.tensor([0]), [0]), "values is of type list"),

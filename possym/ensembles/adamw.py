@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from possym.kernels import jit, on, tl, triton, works
+from possym.kernels import device_context, jit, tl, triton, triton_available
 
 BLOCK = 1024  # values a program works on
 
@@ -62,7 +62,7 @@ def as_rows(gradient: Tensor) -> Tensor:
 
 def norms(gradients: Sequence[Tensor]) -> Tensor:
     """Return the norm of each member's gradients together (E,), from gradients (E, …)."""
-    if not suits(gradients):
+    if not supported(gradients):
         each = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
         return torch.linalg.vector_norm(torch.stack(each), dim=0)
     views = [as_rows(gradient) for gradient in gradients]
@@ -70,7 +70,7 @@ def norms(gradients: Sequence[Tensor]) -> Tensor:
     members = len(views[0])
     sums = views[0].new_empty(members * sum(blocks))
     parts = [part.view(members, -1) for part in sums.split([members * number for number in blocks])]
-    with on(sums):
+    with device_context(sums):
         for rows, part, number in zip(views, parts, blocks, strict=True):
             squares_kernel[(number, members)](
                 rows, part, rows[0].numel(), rows.stride(0), rows.stride(1), WIDTH=rows.shape[2], BLOCK=BLOCK
@@ -90,7 +90,7 @@ def update(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor], factor: Te
     """
     (group,) = optimizer.param_groups
     parameters = group["params"]
-    if not suits(gradients):
+    if not supported(gradients):
         for parameter, gradient in zip(parameters, gradients, strict=True):
             torch.mul(gradient, factor.view(-1, *[1] * (gradient.ndim - 1)), out=parameter.grad)
         optimizer.step()
@@ -100,7 +100,7 @@ def update(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor], factor: Te
     step = states[0]["step"].double()
     corrections = torch.stack([1 - beta**step for beta in group["betas"]]).float()
     new1, new2 = (1 - beta for beta in group["betas"])
-    with on(factor):
+    with device_context(factor):
         for parameter, state, gradient in zip(parameters, states, gradients, strict=True):
             rows = as_rows(gradient)
             length = rows[0].numel()
@@ -111,6 +111,6 @@ def update(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor], factor: Te
             )  # fmt: skip
 
 
-def suits(gradients: Sequence[Tensor]) -> bool:
+def supported(gradients: Sequence[Tensor]) -> bool:
     """Return whether the kernels can take these gradients."""
-    return all(g.dtype == torch.float32 and g.numel() > 0 for g in gradients) and works(gradients[0].device)
+    return all(g.dtype == torch.float32 and g.numel() > 0 for g in gradients) and triton_available(gradients[0].device)

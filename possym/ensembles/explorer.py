@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.gptj import GPTJEnsemble
-from possym.ensembles.last_place import attention, last_place, swapped_attention
+from possym.ensembles.last_token import attention, last_token_logits, swapped_attention
 from possym.errors import InputError, PossymError, need
 from possym.scores import swap_scores
 from possym.tasks import LetterTask, NumberTask
@@ -97,8 +97,8 @@ class SwapExplorer(Explorer):
         """Build the controls and compute once."""
         super().__init__(model, task, seed)
         self.layer = ipywidgets.IntSlider(model.config.layers - 1, 0, model.config.layers - 1, description="Layer")
-        self.first = ipywidgets.BoundedIntText(0, 0, 15, description="Swap place")
-        self.second = ipywidgets.BoundedIntText(1, 0, 15, description="with place")
+        self.first = ipywidgets.BoundedIntText(0, 0, 15, description="Swap position")
+        self.second = ipywidgets.BoundedIntText(1, 0, 15, description="with position")
         self.temperature = ipywidgets.FloatLogSlider(
             1e-4, min=-4, max=0, step=0.5, description="τ", readout_format=".0e"
         )
@@ -106,14 +106,19 @@ class SwapExplorer(Explorer):
 
     def compute(self, tokens: Tensor) -> dict:
         """Return attention before and after, the swap's two cosines, and the head's two scores."""
-        relocated, own = (values[0, self.layer.value, 0, 0] for values in last_place(self.model, tokens))
+        relocated, extra_logits = (
+            values[0, self.layer.value, 0, 0] for values in last_token_logits(self.model, tokens)
+        )
         first, second = self.first.value, self.second.value
         if first == second:
-            raise InputError(f"places {first} and {second}: choose two different places")
-        before, after = attention(relocated, own), swapped_attention(relocated, own, first, second)
+            raise InputError(f"positions {first} and {second}: choose two different positions")
+        if max(first, second) >= len(relocated):
+            raise InputError(f"position {max(first, second)}: movable keys are at positions 0 to {len(relocated) - 1}")
+        before = attention(relocated, extra_logits)
+        after = swapped_attention(relocated, extra_logits, first, second)
         pair = torch.tensor([first, second])
         swap = swap_scores(relocated[pair[:, None], pair])
-        head = swap_scores(relocated, extra_logits=own, temperature=self.temperature.value)
+        head = swap_scores(relocated, extra_logits=extra_logits, temperature=self.temperature.value)
         return {
             "tokens": self.task.decode(tokens[0]),
             "before": before.tolist(),
@@ -130,7 +135,7 @@ class SwapExplorer(Explorer):
         ).format(*self.numbers["swap"], *self.numbers["head"])
 
     def drawing(self) -> str:
-        """Return attention before and after, one column a place."""
+        """Return attention before and after, one column per position."""
         names = list(self.numbers["tokens"])
         after = list(names)
         first, second = self.first.value, self.second.value
@@ -140,7 +145,7 @@ class SwapExplorer(Explorer):
 
 
 class HopExplorer(Explorer):
-    """A sequence, typed or drawn: the model's answer, the right one, and where each layer's last place looks."""
+    """A sequence, typed or drawn: the model's answer, the right one, and where each layer's last token looks."""
 
     def __init__(self, model: GPTJEnsemble, task: NumberTask | LetterTask, seed: int = 0) -> None:
         """Build the controls and compute once."""
@@ -152,14 +157,14 @@ class HopExplorer(Explorer):
         right = self.task.solve(tokens)
         with torch.no_grad():
             probabilities = self.model(tokens)[0, 0].softmax(-1)
-        relocated, own = last_place(self.model, tokens)
+        seen = attention(*last_token_logits(self.model, tokens))
         best = probabilities.argmax()
         return {
             "tokens": self.task.decode(tokens[0]),
             "right": self.task.decode(right)[0],
             "answer": self.task.decode(best),
             "probability": probabilities[best].item(),
-            "attention": attention(relocated, own)[0, :, 0, 0].tolist(),
+            "attention": seen[0, :, 0, 0].tolist(),
         }
 
     def words(self) -> str:
@@ -170,7 +175,7 @@ class HopExplorer(Explorer):
         return f"The model answers <b>{answer}</b> with probability {probability:.3f}: {verdict}."
 
     def drawing(self) -> str:
-        """Return the attention of the last place, one row a layer."""
+        """Return the attention of the last token, one row per layer."""
         tokens = self.numbers["tokens"]
         return heat_table([(f"layer {layer}", tokens, row) for layer, row in enumerate(self.numbers["attention"])])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from possym.kernels import jit, on, tl, triton, works
+from possym.kernels import device_context, jit, tl, triton, triton_available
 
 COLUMNS, ROWS = 64, 32  # of a tile that is worked on at a time
 BLOCK = 1024  # values that are scaled at a time
@@ -90,7 +90,7 @@ def times(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
     """Return the product of x and a factor in float32, as ``dtype``."""
     x = x.contiguous()
     y = torch.empty_like(x, dtype=dtype)
-    with on(x):
+    with device_context(x):
         scale_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, y, x.numel(), factor, BLOCK=BLOCK)
     return y
 
@@ -107,7 +107,7 @@ class Folded(torch.autograd.Function):
         whole = sum(weight.shape[3] for weight in weights)
         product, moved = gain.new_empty(E, L, C, whole, dtype=dtype), gain.new_empty(E, L, whole)
         first = 0
-        with on(gain):
+        with device_context(gain):
             for weight in weights:
                 columns = weight.shape[3]
                 fold_kernel[(triton.cdiv(columns, COLUMNS), E * L)](
@@ -126,7 +126,7 @@ class Folded(torch.autograd.Function):
         tiles = [triton.cdiv(weight.shape[3], COLUMNS) for weight in weights]
         gains, biases = gain.new_empty(2, sum(tiles), E, L, C)
         slopes, first, tile = [torch.empty_like(weight) for weight in weights], 0, 0
-        with on(gain):
+        with device_context(gain):
             for weight, slope, number in zip(weights, slopes, tiles, strict=True):
                 columns = weight.shape[3]
                 fold_gradient_kernel[(number, E * L)](
@@ -147,7 +147,7 @@ def folded(gain: Tensor, bias: Tensor, dtype: torch.dtype, *weights: Tensor) -> 
         dtype: of the products.
         weights: (E, L, C, …), whose last axes add up to N.
     """
-    if suits(gain):
+    if supported(gain):
         return Folded.apply(gain, bias, dtype, *weights)
     joint = torch.cat(weights, -1)
     moved = bias.unsqueeze(-2) @ joint
@@ -156,9 +156,9 @@ def folded(gain: Tensor, bias: Tensor, dtype: torch.dtype, *weights: Tensor) -> 
 
 def scaled(weight: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
     """Return ``weight`` · ``factor`` in ``dtype``."""
-    return Scaled.apply(weight, factor, dtype) if suits(weight) else (weight * factor).to(dtype)
+    return Scaled.apply(weight, factor, dtype) if supported(weight) else (weight * factor).to(dtype)
 
 
-def suits(x: Tensor) -> bool:
+def supported(x: Tensor) -> bool:
     """Return whether the kernels can fold weights like ``x``."""
-    return x.dtype == torch.float32 and works(x.device)
+    return x.dtype == torch.float32 and triton_available(x.device)

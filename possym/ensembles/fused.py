@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.dropout import GOLDEN, signed
-from possym.kernels import in_rows, jit, on, tl, triton, works
+from possym.kernels import device_context, in_rows, jit, tl, triton, triton_available
 
 PLACES = 64
 STREAM = 1  # of a block's masks, the one of its attention weights
@@ -40,7 +40,7 @@ def precision(device: torch.device, places: int, width: int, planes: int) -> str
     True
     """
     fits = places <= PLACES and width >= 2 * SIZE and width & (width - 1) == 0 and 2 * planes == width
-    if not fits or not works(device):
+    if not fits or not triton_available(device):
         return None
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
@@ -306,7 +306,7 @@ def launch_attention(
     """Run a kernel of the attention over all heads of all sequences."""
     E, B, T, whole = product.shape
     D, rows = 2 * cos.shape[1], max(16, triton.next_power_of_2(T))
-    with on(product):
+    with device_context(product):
         kernel[(E * B * heads,)](
             product, product if bias is None else bias, cos, sin, product if keys is None else keys, *given,
             B, T, product.stride(2), 0 if bias is None else bias.stride(0), whole, D**-0.5,
@@ -323,7 +323,7 @@ def launch_gelu(kernel, product: Tensor, bias: Tensor | None, first: int, *given
     if not inner:
         return
     columns = min(512, triton.next_power_of_2(inner))
-    with on(product):
+    with device_context(product):
         kernel[(E * B * triton.cdiv(inner, columns),)](
             product[..., first:], product if bias is None else bias[:, first:], *given,
             inner, B, product.stride(2), 0 if bias is None else bias.stride(0), whole,
@@ -452,7 +452,7 @@ def add_and_norm(x: Tensor, dtype: torch.dtype, *brought: Tensor) -> Tensor:
     E, B, T, C = x.shape
     attended, processed, bias = brought or (x, x, x)
     normed = torch.empty_like(x, dtype=dtype)
-    with on(x):
+    with device_context(x):
         norm_kernel[(E * triton.cdiv(B * T, 8),)](
             x, attended, processed, bias, normed, C, B * T, bias.stride(0),
             ROWS=8, COLUMNS=triton.next_power_of_2(C), ADDING=bool(brought), num_warps=4,

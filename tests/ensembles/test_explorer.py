@@ -5,7 +5,7 @@ import torch
 
 from possym.ensembles.explorer import heat_table, hop_explorer, swap_explorer
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.ensembles.last_place import attention, last_place, swapped_attention
+from possym.ensembles.last_token import attention, last_token_logits, swapped_attention
 from possym.errors import InputError
 from possym.scores import swap_scores
 from possym.tasks import LetterTask, NumberTask
@@ -28,7 +28,7 @@ def typed(explorer):
 
 def test_swap_explorer_follows_every_control(model, swaps):
     swaps.layer.value, swaps.first.value, swaps.second.value, swaps.temperature.value = 1, 3, 12, 0.1
-    relocated, own = (values[0, 1, 0, 0] for values in last_place(model, typed(swaps)))
+    relocated, own = (values[0, 1, 0, 0] for values in last_token_logits(model, typed(swaps)))
     head = swap_scores(relocated, extra_logits=own, temperature=0.1)
     assert swaps.numbers["before"] == attention(relocated, own).tolist()
     assert swaps.numbers["after"] == swapped_attention(relocated, own, 3, 12).tolist()
@@ -63,7 +63,7 @@ def test_hop_explorer_gives_the_models_answer_and_the_right_one(model):
     assert explorer.numbers["right"] == explorer.task.decode(explorer.task.solve(tokens))[0]
     assert explorer.numbers["answer"] == explorer.task.vocabulary[probabilities.argmax()]
     assert explorer.numbers["probability"] == probabilities.max().item()
-    assert explorer.numbers["attention"] == attention(*last_place(model, tokens))[0, :, 0, 0].tolist()
+    assert explorer.numbers["attention"] == attention(*last_token_logits(model, tokens))[0, :, 0, 0].tolist()
     assert explorer.table.value.count("<tr>") == 3 and explorer.table.value.count("<td") == 3 * 17
     right = explorer.numbers["answer"] == explorer.numbers["right"]
     assert ("right." in explorer.status.value) == right and ("wrong" in explorer.status.value) != right
@@ -96,7 +96,7 @@ def test_wrong_sequences_go_to_the_status_line(model, text, complaint):
 def test_short_sequences_that_lack_the_places_are_said(swaps):
     swaps.second.value = 12
     swaps.text.value = "c2 dh ac"
-    assert "movable keys are at places 0 to 1" in swaps.status.value
+    assert "movable keys are at positions 0 to 1" in swaps.status.value
 
 
 def test_a_model_of_another_task_is_refused(model):

@@ -13,7 +13,7 @@ from possym.ensembles.ensemble import attention_of_block
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaConfig, LlamaEnsemble
 from possym.ensembles.training import generator
-from possym.kernels import works
+from possym.kernels import triton_available
 from possym.rope import frequencies
 
 
@@ -27,7 +27,7 @@ def drawn(members, count, places, heads, width, dtype, device):
 def attended(joint, keys, heads, width, layout, dropped):
     angles = frequencies(width).to(joint.device)
     precision = fused.precision(joint.device, joint.shape[2], width, len(angles))
-    assert (precision is None) == (not works(joint.device))
+    assert (precision is None) == (not triton_available(joint.device))
     query = joint[..., 2 * heads * width :]
     return attention_of_block(
         joint, query, angles, heads=heads, layout=layout, dropped=dropped, keys=keys, attend=None, precision=precision

@@ -37,6 +37,7 @@ from torch import Tensor
 
 from possym.ensembles.ensemble import Ensemble, causal_attention
 from possym.ensembles.gptj import GPTJEnsemble
+from possym.ensembles.last_token import last_token_logits, query_logits
 from possym.ensembles.training import evaluation_steps, generator, training_dtype
 from possym.errors import ConfigError, InputError, need
 from possym.experiments.trained import (
@@ -52,7 +53,7 @@ from possym.experiments.trained import (
 )
 from possym.results import Study, checkpoint_folder, choose_device
 from possym.results.devices import devices_of
-from possym.scores import purity, relocated_logits, scores_by_temperature, swap_scores
+from possym.scores import purity, scores_by_temperature, swap_scores
 from possym.tasks import Batch
 
 NAME = "learning_dynamics"
@@ -233,23 +234,12 @@ def score_heads(model: Ensemble, tokens: Tensor, temperature: float) -> dict[str
     """
     config = model.config
     length = tokens.shape[-1]
-    own = length - 1
-    pairs = own * (own - 1) // 2
+    pairs = (length - 1) * (length - 2) // 2
     bytes_each = 4 * model.members * config.layers * config.heads * (6 * length * config.head_width + 16 * pairs)
     found = []
     for rows in pieces(tokens, bytes_each):
-        with torch.no_grad():
-            queries, keys, _ = model.trace(tokens[rows])
-        relocated = relocated_logits(
-            queries,
-            keys[..., :own, :],
-            query_position=own,
-            positions=torch.arange(own),
-            frequencies=config.frequencies,
-            layout=model.layout,
-        )
-        unmoved = (queries * keys[..., own, :]).sum(-1, keepdim=True) * config.head_width**-0.5
-        found.append(torch.stack(swap_scores(relocated, extra_logits=unmoved, temperature=temperature)))
+        relocated, extra_logits = last_token_logits(model, tokens[rows])
+        found.append(torch.stack(swap_scores(relocated, extra_logits=extra_logits, temperature=temperature)))
     positional, symbolic, entropy = torch.cat(found, 3)  # each (E, L, B, H)
     return {
         "positional": positional.mean(2),
@@ -293,16 +283,13 @@ def score_variants(model: Ensemble, batch: Batch, temperatures: Sequence[float])
         asked = torch.stack([(places == length - 1).expand_as(jumps), jumps, torch.ones_like(jumps)]).double()
         for place in range(2, length):
             chosen = asked[..., place]  # (queries, B)
-            relocated = relocated_logits(
+            relocated, extra_logits = query_logits(
                 queries[..., place, :],
-                keys[..., :place, :],
-                query_position=place,
-                positions=torch.arange(place),
+                keys[..., : place + 1, :],
                 frequencies=model.config.frequencies,
                 layout=model.layout,
             )
-            own = (queries[..., place, :] * keys[..., place, :]).sum(-1, keepdim=True) * model.config.head_width**-0.5
-            found = scores_by_temperature(relocated, own, temperatures)
+            found = scores_by_temperature(relocated, extra_logits, temperatures)
             for kind, values in zip(VARIANTS, found, strict=True):
                 sums[kind] = sums[kind] + torch.einsum("telbh,qb->elhqt", values.double(), chosen)
             counts += chosen.sum(1)

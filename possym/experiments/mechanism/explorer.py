@@ -10,7 +10,7 @@ from torch import Tensor
 from possym.charts.typography import percent
 from possym.ensembles.explorer import Explorer, heat_table
 from possym.ensembles.gptj import GPTJEnsemble
-from possym.ensembles.last_place import attention, last_place
+from possym.ensembles.last_token import attention, last_token_logits
 from possym.ensembles.planes import plane_contents, plane_weights
 from possym.experiments.canonical.explorer import plane_picture
 from possym.tasks import LetterTask, NumberTask
@@ -37,14 +37,14 @@ class PlaneExplorer(Explorer):
         table = plane_contents(self.model, self.task, tokens[0], layer=layer, frequency_id=frequency_id)
         columns = ["turned_x", "turned_y"] if self.turned.value else ["x", "y"]
         queries, keys = (torch.tensor(table.loc[table["kind"] == k, columns].to_numpy()) for k in ("query", "key"))
-        relocated, own = last_place(self.model, tokens)
+        seen = attention(*last_token_logits(self.model, tokens))
         return {
             "tokens": self.task.decode(tokens[0]),
             "frequency_id": frequency_id,
             "share": (energy[frequency_id - 1] / energy.sum()).item(),
             "queries": queries.tolist(),
             "keys": keys.tolist(),
-            "attention": attention(relocated, own)[0, layer, 0, 0].tolist(),
+            "attention": seen[0, layer, 0, 0].tolist(),
         }
 
     def words(self) -> str:

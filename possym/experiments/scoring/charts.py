@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from possym.charts import CATEGORIES, INK, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, kind_color
-from possym.ensembles.last_place import attention
+from possym.ensembles.last_token import attention
 from possym.errors import InputError
 from possym.scores import check_relocated, swap_scores
 

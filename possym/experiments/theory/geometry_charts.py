@@ -50,7 +50,8 @@ def turning_planes(frequency_ids: tuple[int, ...] = (1, 18, 42, 64), dim: int = 
 def scaled_angle(dim: int = WIDTH) -> str:
     """Return the Vega expression of a plane's angle under the chosen scaling, from k (ID − 1) and the sliders.
 
-    The formulas are those of `possym.scaling`; the parameters are base, factor, log_trained, length and scaling.
+    The formulas are those of transformers' ``ROPE_INIT_FUNCTIONS``; the parameters are base, factor, log_trained,
+    length and scaling.
     """
     trained, base = "pow(2, logtrained)", "pow(10, logbase)"
     plain = f"pow({base}, -2 * datum.k / {dim})"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.ensembles.last_place import attention, last_place
+from possym.ensembles.last_token import attention, last_token_logits
 from possym.experiments.generalization.explorer import COUNTED, length_explorer
 from possym.experiments.generalization.names import sample_members
 from possym.tasks import LetterTask, NumberTask
@@ -21,7 +21,7 @@ def test_it_shows_the_answer_and_the_attention_of_the_model(explorer):
     explorer.answer(tokens)
     with torch.no_grad():
         probabilities = explorer.model(tokens)[0, 0].softmax(-1)
-    weights = attention(*last_place(explorer.model, tokens))[0, :, 0, 0]
+    weights = attention(*last_token_logits(explorer.model, tokens))[0, :, 0, 0]
     found = explorer.numbers
     assert found["right"] == LetterTask().decode(LetterTask().solve(tokens))[0]
     assert found["answer"] == LetterTask().vocabulary[probabilities.argmax()]

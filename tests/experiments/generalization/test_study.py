@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from possym import ConfigError, results
-from possym.ensembles.last_place import plane_table
+from possym.ensembles.last_token import plane_table
 from possym.experiments import generalization as study
 from possym.experiments import learning_dynamics
 from possym.experiments import trained as ensembles

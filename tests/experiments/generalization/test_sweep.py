@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.ensembles.last_place import attention, last_place, plane_table
+from possym.ensembles.last_token import attention, last_token_logits, plane_table
 from possym.experiments.generalization import names as generalization
 from possym.experiments.generalization import sweep
 from possym.experiments.generalization.names import looked_at, plane_norms, sample_members
@@ -60,7 +60,7 @@ def test_leads_and_looks_are_those_of_single_heads(model):
     looks = looked_at(model, batch)
     _, _, gap, outside = answer_piece(model, batch, looks, EXACT)
     for e in range(2):
-        relocated, alone = last_place(model.member(e), batch.tokens[e])  # (1, L, B, H, …)
+        relocated, alone = last_token_logits(model.member(e), batch.tokens[e])  # (1, L, B, H, …)
         logits = torch.cat([relocated.diagonal(dim1=-2, dim2=-1), alone], -1)[0]
         weights = attention(relocated, alone)[0]  # (L, B, H, T)
         torch.testing.assert_close(outside[e], weights[..., :-17].sum(-1).transpose(1, 2), atol=1e-5, rtol=0)

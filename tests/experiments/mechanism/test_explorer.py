@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.ensembles.last_place import attention, last_place
+from possym.ensembles.last_token import attention, last_token_logits
 from possym.ensembles.planes import plane_contents, plane_weights
 from possym.experiments.mechanism.explorer import plane_explorer
 from possym.tasks import LetterTask
@@ -37,7 +37,7 @@ def test_it_follows_every_control(explorer, layer, plane, turned):
     columns = ["turned_x", "turned_y"] if turned else ["x", "y"]
     for side, kind in (("queries", "query"), ("keys", "key")):
         assert found[side] == table.loc[table["kind"] == kind, columns].to_numpy().tolist()
-    assert found["attention"] == attention(*last_place(model, tokens))[0, layer, 0, 0].tolist()
+    assert found["attention"] == attention(*last_token_logits(model, tokens))[0, layer, 0, 0].tolist()
     assert explorer.table.value.count("<circle") == 18 and explorer.table.value.count("<polygon") == 17
     assert f"frequency ID {chosen}," in explorer.status.value
 

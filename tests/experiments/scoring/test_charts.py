@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from possym.ensembles.last_place import attention, swapped_attention
+from possym.ensembles.last_token import attention, swapped_attention
 from possym.errors import InputError
 from possym.experiments.scoring import charts
 from possym.scores import exclusion, relocated_logits, swap_scores

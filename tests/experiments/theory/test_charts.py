@@ -8,8 +8,9 @@ import re
 import pytest
 import torch
 import vl_convert
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from possym import scaling
 from possym.experiments.theory import charts as theory
 from possym.experiments.theory import exclusion_charts as exclusion
 from possym.experiments.theory import geometry_charts as geometry
@@ -117,13 +118,25 @@ def test_weight_by_place(turns, n, beta):
 @pytest.mark.parametrize(("logbase", "logtrained", "loglength"), [(4, 11, 14), (5.7, 13, 12)])
 def test_wavelengths(proportion, factor, logbase, logtrained, loglength):
     base, trained, length = 10.0**logbase, 2**logtrained, 2**loglength
-    expected = {
-        "linear": scaling.linear(128, base, factor),
-        "dynamic": scaling.dynamic(128, base, factor, trained, length),
-        "yarn": scaling.yarn(128, base, factor, trained),
-        "llama3": scaling.llama3(128, base, factor, trained),
-        "longrope (example)": scaling.longrope(128, base, 1 + (factor - 1) * torch.arange(64) / 63),
+    factors = (1 + (factor - 1) * torch.arange(64) / 63).tolist()
+    before = {"original_max_position_embeddings": trained}
+    parameters = {
+        "linear": {},
+        "dynamic": {},
+        "yarn": before,
+        "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0, **before},
+        "longrope (example)": {"short_factor": factors, "long_factor": factors, **before},
     }
+    expected = {}
+    for name, more in parameters.items():
+        kind = name.split()[0]
+        config = LlamaConfig(
+            hidden_size=128,
+            num_attention_heads=1,
+            max_position_embeddings=trained if kind == "dynamic" else 2 * trained,
+            rope_parameters={"rope_type": kind, "rope_theta": base, "factor": float(factor), **more},
+        )
+        expected[name], _ = ROPE_INIT_FUNCTIONS[kind](config, device="cpu", seq_len=length)
     assert list(expected) == list(geometry.SCALINGS)
     for name, angles in expected.items():
         rows = drawn(
@@ -138,7 +151,7 @@ def test_wavelengths(proportion, factor, logbase, logtrained, loglength):
             proportion=proportion,
         )
         found = dict(rows)
-        angles = torch.where(scaling.proportional(128, base, proportion) > 0, angles, 0)
+        angles[int(proportion * 64) :] = 0
         assert [found[k + 1] for k in range(64)] == pytest.approx(angles.tolist(), rel=1e-4, abs=1e-12), name
 
 

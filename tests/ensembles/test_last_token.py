@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.ensembles.last_place import attention, last_place, plane_table, swapped_attention
+from possym.ensembles.last_token import attention, last_token_logits, plane_table, swapped_attention
 from possym.errors import InputError
 from possym.scores import swap_scores
 
@@ -23,7 +23,7 @@ def tokens():
 
 
 def test_attention_is_that_of_transformers(model, tokens):
-    ours = attention(*last_place(model, tokens))
+    ours = attention(*last_token_logits(model, tokens))
     for member in range(2):
         theirs = model.member_to_transformers(member)
         theirs.set_attn_implementation("eager")
@@ -40,7 +40,7 @@ def contents(model, tokens, row, layer, head):
 
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (0, 5), (4, 2)])
 def test_swapped_attention_is_that_of_moved_keys(model, tokens, first, second):
-    relocated, own = (values[1, 1, 2, 0] for values in last_place(model, tokens))
+    relocated, own = (values[1, 1, 2, 0] for values in last_token_logits(model, tokens))
     query, keys = contents(model, tokens, 2, 1, 0)
     order = list(range(7))
     order[first], order[second] = second, first
@@ -89,7 +89,7 @@ def test_planes_are_heads_of_their_own(model, tokens):
 
 
 def test_own_key_takes_attention_and_stays(model, tokens):
-    relocated, own = (values[0, 0, 0, 0] for values in last_place(model, tokens))
+    relocated, own = (values[0, 0, 0, 0] for values in last_token_logits(model, tokens))
     assert attention(relocated, own).sum().item() == pytest.approx(1)
     assert attention(relocated, own + 50)[-1] > 0.99
     bare, beside = (
@@ -104,11 +104,4 @@ def test_own_key_takes_attention_and_stays(model, tokens):
 )
 def test_tokens_of_the_wrong_shape_are_refused(model, wrong):
     with pytest.raises(InputError, match=r"expected \(B, T\)"):
-        last_place(model, wrong)
-
-
-@pytest.mark.parametrize("place", [-1, 6, 1.0, True, "0"])
-def test_places_without_a_movable_key_are_refused(model, tokens, place):
-    relocated, own = (values[0, 0, 0, 0] for values in last_place(model, tokens))
-    with pytest.raises(InputError, match="movable keys are at places 0 to 5"):
-        swapped_attention(relocated, own, 0, place)
+        last_token_logits(model, wrong)
