@@ -6,6 +6,7 @@ on the place b alone, symbolic where it depends on the content a alone.
 
 - `relocated_logits` computes M from queries and keys before rotation, for whole heads or plane by plane.
 - `swap_scores` turns M into the two scores of the papers, over all swaps of tokens or of blocks.
+- `effective_swaps` counts the swaps that such a score rests on.
 - `exclusion` turns M into the bound that keeps a head from being both.
 - `purity` names a head's kind.
 - `head_scores`, `scores_and_exclusion` and `plane_scores` do the same for `possym.profile`, without checks and in
@@ -25,6 +26,9 @@ from torch import Tensor
 from possym import kernels
 from possym.errors import InputError, need
 from possym.rope import as_complex, as_float, as_positions, check_planes
+
+# What `possym.profile` scores with unless told otherwise; chapter 03 has the calibration that decides it.
+DEFAULT_TEMPERATURE, DEFAULT_RELATIVE = 0.1, False
 
 
 class Scores(NamedTuple):
@@ -134,13 +138,15 @@ def swap_scores(
     extra_logits: Tensor | None = None,
     blocks: list[tuple[int, int]] | None = None,
     temperature: float = 1e-4,
+    relative: bool = False,
 ) -> Scores:
     """Score a head by what its attention does when two blocks of keys change places.
 
     For each pair of blocks let v hold the mean attention of the first and the second place, and v′ the same
     after the swap. A positional head leaves v as it is, a symbolic head reverses it:
     positional = Σ α cos(v′, v), symbolic = Σ α cos(v′, reverse(v)), where α is a softmax over all pairs of
-    |difference of the two blocks' attention| / ``temperature``.
+    |difference of the two blocks' attention| / ``temperature``. With ``relative`` that difference is divided by the
+    largest of all pairs, so that what else is attended cannot flatten α, however much it takes.
 
     Blocks of equal length exchange their tokens one for one: token t of one goes to place t of the other.
     Where lengths differ, the first place begins where the first block began, the second ends where the second
@@ -155,6 +161,7 @@ def swap_scores(
         blocks: None for single tokens, else (start, stop) pairs in order and not overlapping, at least two.
             Keys outside every block take part in the attention.
         temperature: τ of the weights α, positive. 2605.31558 uses 1e-4.
+        relative: measure differences of attention in units of the largest one.
 
     Returns:
         `Scores`; entropy, in nats, of the attention before any swap.
@@ -169,31 +176,59 @@ def swap_scores(
     Scores(positional=tensor(1.), symbolic=tensor(0.2658), entropy=tensor(0.8324))
     """
     relocated = check_relocated(relocated)
-    count = relocated.shape[-1]
-    temperature = need(temperature, (int, float), "temperature")
-    if not 1e-30 <= temperature <= 1e30:  # float32 takes others for 0 or infinity
-        raise InputError(f"temperature = {temperature!r}: give a positive number, from 1e-30 to 1e30")
-    temperature = float(temperature)
-    if extra_logits is not None:
-        extra_logits = as_float(extra_logits, "extra_logits")
-        try:
-            extra_logits = extra_logits.expand(*relocated.shape[:-2], -1)
-        except RuntimeError:
-            raise InputError(
-                f"extra_logits {tuple(extra_logits.shape)}: expected (..., X) with the leading shape of relocated "
-                f"{tuple(relocated.shape)}"
-            ) from None
-        if not extra_logits.isfinite().all():
-            raise InputError("extra_logits holds values that are not finite: leave masked keys out")
     logits = relocated.diagonal(dim1=-2, dim2=-1)
+    extra_logits, spans, temperature = check_swaps(logits, extra_logits, blocks, temperature, relative)
     attention, entropy = attend(logits, extra_logits)
-    if blocks is None:
-        return Scores(*token_swaps(relocated, swap_weights(attention, temperature))[:2], entropy)
-    return Scores(*block_swaps(relocated, attention, *check_blocks(blocks, count), temperature), entropy)
+    stakes = swap_stakes(logits, attention, spans, relative)
+    if spans is None:
+        return Scores(*token_swaps(relocated, swap_weights(stakes, temperature))[:2], entropy)
+    return Scores(*block_swaps(relocated, stakes, *spans, temperature), entropy)
+
+
+def effective_swaps(
+    logits: Tensor,
+    *,
+    extra_logits: Tensor | None = None,
+    blocks: list[tuple[int, int]] | None = None,
+    temperature: float = 1e-4,
+    relative: bool = False,
+) -> Tensor:
+    """Return how many swaps the scores of `swap_scores` rest on: the exponential of the entropy of α.
+
+    It lies between 1, one swap has all the say, and the number of pairs, all swaps count alike.
+
+    Args:
+        logits: (..., T) observed logits, the diagonal of the relocated logits.
+        extra_logits, blocks, temperature, relative: as in `swap_scores`.
+
+    Returns:
+        The leading shape, float64.
+
+    Raises:
+        InputError: shapes or blocks that do not fit, logits that are not finite, fewer than two keys.
+
+    >>> logits, sink = torch.tensor([0.0, 0.0, 9.0]), torch.tensor([20.0])
+    >>> [round(float(effective_swaps(logits, extra_logits=x, temperature=0.1)), 2) for x in (None, sink)]
+    [2.0, 3.0]
+    >>> round(float(effective_swaps(logits, extra_logits=sink, temperature=0.1, relative=True)), 2)
+    2.0
+    """
+    logits = as_float(logits, "logits")
+    if logits.shape[-1] < 2:
+        raise InputError(f"logits {tuple(logits.shape)}: expected (..., T) with at least two keys")
+    if not logits.isfinite().all():
+        raise InputError("logits holds values that are not finite: leave masked keys out, and check the model")
+    extra_logits, spans, temperature = check_swaps(logits, extra_logits, blocks, temperature, relative)
+    attention, _ = attend(logits, extra_logits)
+    return count_swaps(swap_stakes(logits, attention, spans, relative), temperature)
 
 
 def scores_and_exclusion(
-    relocated: Tensor, extra_logits: Tensor, blocks: list[tuple[int, int]] | None, temperature: float
+    relocated: Tensor,
+    extra_logits: Tensor,
+    blocks: list[tuple[int, int]] | None,
+    temperature: float,
+    relative: bool = False,
 ) -> tuple[Scores, Exclusion]:
     """Return what `swap_scores` and `exclusion` do, of logits that are not checked: what is not finite stays so.
 
@@ -203,12 +238,13 @@ def scores_and_exclusion(
     (tensor(1.), tensor(0.5000))
     """
     logits = relocated.diagonal(dim1=-2, dim2=-1)
+    spans = None if blocks is None else check_blocks(blocks, relocated.shape[-1])
     attention, entropy = attend(logits, extra_logits)
-    if blocks is None:
-        positional, symbolic, *both = token_swaps(relocated, swap_weights(attention, temperature))
+    stakes = swap_stakes(logits, attention, spans, relative)
+    if spans is None:
+        positional, symbolic, *both = token_swaps(relocated, swap_weights(stakes, temperature))
     else:
-        spans = check_blocks(blocks, relocated.shape[-1])
-        (positional, symbolic), both = block_swaps(relocated, attention, *spans, temperature), []
+        (positional, symbolic), both = block_swaps(relocated, stakes, *spans, temperature), []
     return Scores(positional, symbolic, entropy), bounded(logits, *(both or deviations(relocated)))
 
 
@@ -219,6 +255,7 @@ def head_scores(
     temperature: float,
     capped: Callable[[Tensor], Tensor],
     entries: int,
+    relative: bool = False,
 ) -> tuple[Scores, Exclusion]:
     """Return what `scores_and_exclusion` does over all swaps of tokens, of logits that are products.
 
@@ -231,6 +268,7 @@ def head_scores(
         temperature: τ of the weights of swaps.
         capped: what the model does to each logit.
         entries: of matrices at a time; one matrix at least.
+        relative: as in `swap_scores`.
 
     >>> contents, places = torch.ones(2, 1), torch.tensor([[0.0], [1.0]])
     >>> scores, exclusion = head_scores(contents, places, torch.zeros(1), 0.1, lambda logits: logits, 4)
@@ -240,7 +278,8 @@ def head_scores(
     count, shape = len(places), contents.shape[:-2]
     logits = capped((contents * places).sum(-1))
     attention, entropy = attend(logits, extra_logits)
-    larger, smaller = (x.reshape(-1, count) for x in swap_weights(attention, temperature))
+    stakes = swap_stakes(logits, attention, None, relative)
+    larger, smaller = (x.reshape(-1, count) for x in swap_weights(stakes, temperature))
     contents = contents.reshape(-1, *contents.shape[-2:])
     # On a GPU rows start at whole vectors of memory: the sums over swaps read them up to a tenth faster.
     places = F.pad(places, (0, 0, 0, -count % 16 if places.is_cuda else 0)).mT
@@ -271,14 +310,16 @@ def scores_by_temperature(
     return positional, symbolic
 
 
-def plane_scores(keys: Tensor, turned: Tensor, own: Tensor, temperature: float) -> tuple[Scores, Tensor]:
+def plane_scores(
+    keys: Tensor, turned: Tensor, extra_logits: Tensor, temperature: float, relative: bool = False
+) -> tuple[Scores, Tensor]:
     """Return the scores of single planes over all swaps of tokens, and their logits, without a matrix of logits.
 
     Args:
         keys: (..., 2, T) key contents in each plane.
         turned: (..., 2, T) the query as each place sees it, scaled: the relocated logits are keysᵀ · turned.
-        own: (..., X) logits of what is attended but never moved.
-        temperature: τ of the weights of swaps.
+        extra_logits: (..., X) logits of what is attended but never moved.
+        temperature, relative: as in `swap_scores`.
 
     >>> keys, turned = torch.tensor([[0.0, 1.0], [1.0, 1.0]]), torch.tensor([[0.0, 0.0], [1.0, 2.0]])
     >>> scores, logits = plane_scores(keys, turned, torch.zeros(1), 0.1)
@@ -286,8 +327,8 @@ def plane_scores(keys: Tensor, turned: Tensor, own: Tensor, temperature: float) 
     (True, tensor([1., 2.]))
     """
     logits = (keys * turned).sum(-2)
-    attention, entropy = attend(logits, own)
-    weights = swap_weights(attention, temperature)
+    attention, entropy = attend(logits, extra_logits)
+    weights = swap_weights(swap_stakes(logits, attention, None, relative), temperature)
     if kernels.supported(keys):
         straight, crossed, total = kernels.plane_sums(keys, turned, *weights).unbind(-1)
         return Scores(straight / total, crossed / total, entropy), logits
@@ -310,11 +351,45 @@ def attend(logits: Tensor, extra_logits: Tensor | None) -> tuple[Tensor, Tensor]
     return attention[..., : logits.shape[-1]], -(attention * log_attention).sum(-1)
 
 
+def swap_stakes(logits: Tensor, attention: Tensor, spans: tuple[Tensor, Tensor] | None, relative: bool) -> Tensor:
+    """Return what each token or block holds (..., N): α is a softmax of the differences of it, divided by τ.
+
+    That is its mean attention or, if ``relative``, its place between the least and the most attended, from 0 to 1. The
+    latter comes from the logits, since the attention may have underflowed or been rounded.
+    """
+    if not relative:
+        return attention if spans is None else over_spans(lambda a, b: attention[..., a:b].mean(-1), *spans)
+    if spans is not None:
+        logits = over_spans(lambda a, b: logits[..., a:b].logsumexp(-1) - math.log(b - a), *spans)
+    most, least = logits.amax(-1, keepdim=True), logits.amin(-1, keepdim=True)
+    lost = (least - most).expm1()  # by how much the least attended lies below the most, in units of the latter
+    return 1 - (logits - most).expm1() / torch.where(lost < 0, lost, 1)
+
+
+def over_spans(of_span: Callable[[int, int], Tensor], starts: Tensor, stops: Tensor) -> Tensor:
+    """Return one value for each span (..., N)."""
+    return torch.stack([of_span(a, b) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)], -1)
+
+
+def count_swaps(stakes: Tensor, temperature: float) -> Tensor:
+    """Return exp(H(α)), float64, from what each token or block holds (..., N).
+
+    Sorted from the most attended on, a swap's weight is a product of one factor each, as in `swap_weights`, and both
+    Σ w and Σ w log w are sums of products with running totals: no pair is visited.
+    """
+    held = stakes.double().sort(-1, descending=True).values
+    first, second = (held - held[..., :1]) / temperature, (held[..., -1:] - held) / temperature
+    larger, smaller = first.exp(), second.exp()[..., 1:]
+    before = larger.cumsum(-1)[..., :-1]
+    logs = (larger * first).cumsum(-1)[..., :-1] + before * second[..., 1:]
+    total = (smaller * before).sum(-1)
+    return (total.log() - (smaller * logs).sum(-1) / total).exp()
+
+
 def block_swaps(
-    relocated: Tensor, attention: Tensor, starts: Tensor, stops: Tensor, temperature: float
+    relocated: Tensor, stakes: Tensor, starts: Tensor, stops: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Return Σ α cos(v′, v) and Σ α cos(v′, reverse(v)) over all pairs of blocks."""
-    mean = torch.stack([attention[..., a:b].mean(-1) for a, b in zip(starts, stops, strict=True)], -1)
     first, second = torch.triu_indices(len(starts), len(starts), 1, device=relocated.device)
     starts, stops = starts.to(relocated.device), stops.to(relocated.device)
     own = run_mean(relocated, starts, starts, stops - starts)
@@ -325,17 +400,17 @@ def block_swaps(
         run_mean(relocated, starts[first], stops[second] - lengths[first], lengths[first]),
     )
     same, crossed = pair_cosines(*before, *after)
-    weight = ((mean[..., first] - mean[..., second]).abs() / temperature).softmax(-1)
+    weight = ((stakes[..., first] - stakes[..., second]).abs() / temperature).softmax(-1)
     return (weight * same).sum(-1), (weight * crossed).sum(-1)
 
 
-def swap_weights(attention: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def swap_weights(stakes: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return two vectors (..., T) whose products are the weights of swaps, see `band_of_swaps`.
 
     α needs no exponential of its own: |d_i − d_j| = (max − min) − (max − d_larger) − (d_smaller − min).
     """
-    larger = ((attention - attention.amax(-1, keepdim=True)) / temperature).exp()
-    smaller = ((attention.amin(-1, keepdim=True) - attention) / temperature).exp()
+    larger = ((stakes - stakes.amax(-1, keepdim=True)) / temperature).exp()
+    smaller = ((stakes.amin(-1, keepdim=True) - stakes) / temperature).exp()
     return larger, smaller
 
 
@@ -496,6 +571,33 @@ def check_relocated(relocated: Tensor) -> Tensor:
     if relocated.numel() and not torch.stack(relocated.aminmax()).isfinite().all():
         raise InputError("relocated holds values that are not finite: leave masked keys out, and check the model")
     return relocated
+
+
+def check_swaps(
+    logits: Tensor,
+    extra_logits: Tensor | None,
+    blocks: list[tuple[int, int]] | None,
+    temperature: float,
+    relative: bool,
+) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, float]:
+    """Return extra logits, spans and temperature as scores take them, or raise an InputError."""
+    need(relative, bool, "relative")
+    temperature = need(temperature, (int, float), "temperature")
+    if not 1e-30 <= temperature <= 1e30:  # float32 takes others for 0 or infinity
+        raise InputError(f"temperature = {temperature!r}: give a positive number, from 1e-30 to 1e30")
+    if extra_logits is not None:
+        extra_logits = as_float(extra_logits, "extra_logits")
+        try:
+            extra_logits = extra_logits.expand(*logits.shape[:-1], -1)
+        except RuntimeError:
+            raise InputError(
+                f"extra_logits {tuple(extra_logits.shape)}: expected (..., X) with the leading shape of "
+                f"{tuple(logits.shape[:-1])} heads"
+            ) from None
+        if not extra_logits.isfinite().all():
+            raise InputError("extra_logits holds values that are not finite: leave masked keys out")
+    spans = None if blocks is None else check_blocks(blocks, logits.shape[-1])
+    return extra_logits, spans, float(temperature)
 
 
 def check_blocks(blocks: list[tuple[int, int]], count: int) -> tuple[Tensor, Tensor]:

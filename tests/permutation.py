@@ -34,8 +34,13 @@ def swapped_order(order, first, second):
     return order[:a] + order[c:d] + order[b:c] + order[a:b] + order[d:]
 
 
-def swap_scores(query, keys, query_position, positions, angles, layout, scale, extra, blocks, temperature):
-    """Positional and symbolic score of one head on one input by permuting and attending again."""
+def swap_scores(
+    query, keys, query_position, positions, angles, layout, scale, extra, blocks, temperature, relative=False
+):
+    """Both scores of one head on one input by permuting and attending again; entropy; the number of swaps that count.
+
+    With ``relative`` the stakes are read off the keys in blocks alone, attended as if there were no others.
+    """
     if blocks is None:
         blocks = [(t, t + 1) for t in range(len(keys))]
 
@@ -44,7 +49,9 @@ def swap_scores(query, keys, query_position, positions, angles, layout, scale, e
 
     order = list(range(len(keys)))
     before = redo(order)
+    moved = redo(order)[[t for a, b in blocks for t in range(a, b)]]
     mean = [before[a:b].mean() for a, b in blocks]
+    stakes = [m / moved.sum() for m in mean] if relative else mean
     positional, symbolic, weights = [], [], []
     for i, j in itertools.combinations(range(len(blocks)), 2):
         (a, b), (c, d) = blocks[i], blocks[j]
@@ -54,8 +61,10 @@ def swap_scores(query, keys, query_position, positions, angles, layout, scale, e
         cosine = lambda u, v: float((u / u.max()) @ (v / v.max()) / (u / u.max()).norm() / (v / v.max()).norm())  # noqa: E731
         positional.append(cosine(new, old))
         symbolic.append(cosine(new, old.flip(0)))
-        weights.append(abs(mean[i] - mean[j]))
-    alpha = (torch.stack(weights) / temperature).softmax(0)
+        weights.append(abs(stakes[i] - stakes[j]))
+    differences = torch.stack(weights)
+    alpha = (differences / (temperature * (differences.max() if relative else 1))).softmax(0)
     entropy = -(before * before.log().nan_to_num(neginf=0.0)).sum()
     positional, symbolic = (torch.tensor(values, dtype=torch.float64) for values in (positional, symbolic))
-    return float(alpha @ positional), float(alpha @ symbolic), float(entropy)
+    count = math.exp(-sum(float(a) * math.log(a) for a in alpha if a > 0))
+    return float(alpha @ positional), float(alpha @ symbolic), float(entropy), count

@@ -16,19 +16,21 @@ from possym.scores import exclusion, head_scores, plane_scores, scores_and_exclu
 COUNTS = pytest.mark.parametrize("count", [2, 3, 16, 17, 33, 65, 130])
 
 
-def one_by_one(relocated, own, temperature):
+def one_by_one(relocated, own, temperature, relative=False):
     """Scores, entropy and deviations of one float64 head, swap by swap, from attention and cosine alone."""
     count = len(relocated)
     logits = relocated.diagonal()
     attention = torch.cat([logits, own]).softmax(0)
+    stakes = logits.softmax(0) if relative else attention
     same, crossed, gaps = [], [], []
     for i, j in itertools.combinations(range(count), 2):
         before = torch.stack([logits[i], logits[j]]).softmax(0)
         after = torch.stack([relocated[j, i], relocated[i, j]]).softmax(0)
         same.append(torch.cosine_similarity(after, before, 0))
         crossed.append(torch.cosine_similarity(after, before.flip(0), 0))
-        gaps.append((attention[i] - attention[j]).abs())
-    alpha = (torch.stack(gaps) / temperature).softmax(0)
+        gaps.append((stakes[i] - stakes[j]).abs())
+    gaps = torch.stack(gaps)
+    alpha = (gaps / temperature / (gaps.max() if relative else 1)).softmax(0)
     positional = sum((relocated[a, b] - logits[b]) ** 2 for a in range(count) for b in range(count))
     symbolic = sum((relocated[a, b] - logits[a]) ** 2 for a in range(count) for b in range(count))
     entropy = torch.special.entr(attention).sum()
@@ -40,12 +42,12 @@ def drawn(*shape, seed=0, size=3.0):
 
 
 @COUNTS
-@pytest.mark.parametrize("temperature", [1e-2, 0.1, 10.0])
-def test_heads_agree_with_swapping_one_by_one(device, count, temperature):
-    relocated, own = drawn(2, count, count + 5)[..., :count], drawn(2, 2, seed=1)
-    scores, found = scores_and_exclusion(relocated.to(device), own.to(device), None, temperature)
+@pytest.mark.parametrize("temperature, relative", [(1e-2, False), (0.1, False), (10.0, False), (0.1, True)])
+def test_heads_agree_with_swapping_one_by_one(device, count, temperature, relative):
+    relocated, own = drawn(2, count, count + 5)[..., :count], drawn(2, 2, seed=1, size=12.0 if relative else 3.0)
+    scores, found = scores_and_exclusion(relocated.to(device), own.to(device), None, temperature, relative)
     for head in range(2):
-        expected = one_by_one(relocated[head].double(), own[head].double(), temperature)
+        expected = one_by_one(relocated[head].double(), own[head].double(), temperature, relative)
         got = [x[head].item() for x in (*scores, found.positional_deviation, found.symbolic_deviation)]
         assert got[:3] == pytest.approx(expected[:3], abs=1e-5)
         assert got[3:] == pytest.approx(expected[3:], rel=1e-5)
@@ -53,17 +55,17 @@ def test_heads_agree_with_swapping_one_by_one(device, count, temperature):
 
 
 @COUNTS
-@pytest.mark.parametrize("entries", [1, 10**9])
-def test_heads_made_as_products_agree_with_swapping_one_by_one(device, count, entries):
+@pytest.mark.parametrize("entries, relative", [(1, False), (10**9, True)])
+def test_heads_made_as_products_agree_with_swapping_one_by_one(device, count, entries, relative):
     contents, places, own = drawn(2, 3, count, 5), drawn(count, 5, seed=1, size=0.7), drawn(2, 3, 2, seed=2)
     capped = lambda logits: (logits / 4).tanh() * 4  # noqa: E731
     given = (x.to(device) for x in (contents, places, own))
-    scores, found = head_scores(*given, 0.1, capped, entries)
+    scores, found = head_scores(*given, 0.1, capped, entries, relative)
     relocated = capped(contents.double() @ places.double().mT)
     variance = relocated.diagonal(dim1=-2, dim2=-1).var(-1, correction=0)
     torch.testing.assert_close(found.variance.cpu().double(), variance, atol=1e-5, rtol=1e-5)
     for row, head in itertools.product(range(2), range(3)):
-        expected = one_by_one(relocated[row, head], own[row, head].double(), 0.1)
+        expected = one_by_one(relocated[row, head], own[row, head].double(), 0.1, relative)
         got = [x[row, head].item() for x in (*scores, found.positional_deviation, found.symbolic_deviation)]
         assert got[:3] == pytest.approx(expected[:3], abs=1e-5)
         assert got[3:] == pytest.approx(expected[3:], rel=1e-5)
@@ -71,13 +73,14 @@ def test_heads_made_as_products_agree_with_swapping_one_by_one(device, count, en
 
 
 @COUNTS
-def test_planes_agree_with_swapping_one_by_one(device, count):
+@pytest.mark.parametrize("relative", [False, True])
+def test_planes_agree_with_swapping_one_by_one(device, count, relative):
     keys, turned, own = drawn(3, 2, count, size=2.0), drawn(3, 2, count, seed=1), drawn(3, 1, seed=2)
-    scores, logits = plane_scores(keys.to(device), turned.to(device), own.to(device), 0.1)
+    scores, logits = plane_scores(keys.to(device), turned.to(device), own.to(device), 0.1, relative)
     relocated = keys.double().mT @ turned.double()
     torch.testing.assert_close(logits.cpu().double(), relocated.diagonal(dim1=-2, dim2=-1), atol=1e-5, rtol=1e-5)
     for plane in range(3):
-        expected = one_by_one(relocated[plane], own[plane].double(), 0.1)[:3]
+        expected = one_by_one(relocated[plane], own[plane].double(), 0.1, relative)[:3]
         assert [x[plane].item() for x in scores] == pytest.approx(expected, abs=1e-5)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from possym.errors import InputError
 from possym.rope import frequencies
-from possym.scores import exclusion, purity, relocated_logits, swap_scores
+from possym.scores import effective_swaps, exclusion, purity, relocated_logits, swap_scores
 
 from . import permutation
 
@@ -31,7 +31,7 @@ def random_head(keys, dim, rotating, layout, seed, size=1.0):
     return query, contents, extra, places
 
 
-def truth(query, keys, extra, places, blocks, temperature):
+def truth(query, keys, extra, places, blocks, temperature, relative=False):
     return permutation.swap_scores(
         query,
         keys,
@@ -43,32 +43,33 @@ def truth(query, keys, extra, places, blocks, temperature):
         extra.tolist(),
         blocks,
         temperature,
+        relative,
     )
 
 
 @pytest.mark.parametrize("blocks", BLOCKS)
 @pytest.mark.parametrize("temperature", [1e-4, 1e-2, 0.1, 10.0])
+@pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("layout, dim, rotating", [("interleaved", 8, 8), ("half", 8, 4)])
-def test_closed_form_agrees_with_permuting(blocks, temperature, layout, dim, rotating):
+def test_closed_form_agrees_with_permuting(blocks, temperature, relative, layout, dim, rotating):
+    options = dict(blocks=BLOCKS[blocks], temperature=temperature, relative=relative)
     for seed, size in enumerate([0.3, 3.0, 30.0]):
         query, keys, extra, places = random_head(7, dim, rotating, layout, seed, size)
-        expected = truth(query, keys, extra, places, BLOCKS[blocks], temperature)
-        exact = swap_scores(
-            relocated_logits(query, keys, **places),
-            extra_logits=extra,
-            blocks=BLOCKS[blocks],
-            temperature=temperature,
-        )
+        *expected, count = truth(query, keys, extra, places, **options)
+        relocated = relocated_logits(query, keys, **places)
+        exact = swap_scores(relocated, extra_logits=extra, **options)
         for got, wanted in zip(exact, expected, strict=True):
             assert got.dtype == torch.float64
             assert got.item() == pytest.approx(wanted, abs=1e-10)
+        counted = effective_swaps(relocated.diagonal(), extra_logits=extra, **options)
+        assert counted.item() == pytest.approx(count, rel=1e-8)
 
 
 @pytest.mark.parametrize("temperature, tolerance", [(0.1, 1e-5), (1e-4, 5e-4)])
 def test_float32_agrees_with_permuting(temperature, tolerance):
     for seed in range(5):
         query, keys, extra, places = random_head(16, 32, 32, "interleaved", seed, 2.0)
-        expected = truth(query.float().double(), keys.float().double(), extra, places, None, temperature)
+        *expected, _ = truth(query.float().double(), keys.float().double(), extra, places, None, temperature)
         relocated = relocated_logits(query.float(), keys.float(), **places)
         single = swap_scores(relocated, extra_logits=extra.float(), temperature=temperature)
         for got, wanted in zip(single, expected, strict=True):
@@ -80,7 +81,7 @@ def test_queries_and_places_that_are_not_consecutive():
     query, keys, extra, places = random_head(5, 8, 8, "half", 1, 2.0)
     places |= dict(query_position=50, positions=torch.tensor([2, 3, 11, 12, 40]))
     got = swap_scores(relocated_logits(query, keys, **places), extra_logits=extra, temperature=0.1)
-    assert [x.item() for x in got] == pytest.approx(truth(query, keys, extra, places, None, 0.1), abs=1e-10)
+    assert [x.item() for x in got] == pytest.approx(truth(query, keys, extra, places, None, 0.1)[:3], abs=1e-10)
 
 
 def test_leading_dimensions_are_independent():
@@ -118,7 +119,7 @@ def test_planes_add_up_and_match_permuting(layout):
     scores = swap_scores(parts, temperature=0.1)
     for plane in range(3):
         pair = [2 * plane, 2 * plane + 1] if layout == "interleaved" else [plane, plane + 3]
-        expected = permutation.swap_scores(
+        *expected, _ = permutation.swap_scores(
             query[pair],
             keys[:, pair],
             6,
@@ -151,6 +152,64 @@ def test_large_logits_stay_exact(size):
             scores = swap_scores(relocated)
             assert (scores.positional.item(), scores.symbolic.item()) == pytest.approx(expected, abs=1e-6)
             assert scores.entropy.item() == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("size", [1e2, 1e4])
+@pytest.mark.parametrize("blocks", [[(0, 2), (2, 4), (4, 6)], [(0, 1), (1, 4), (4, 6)]])
+def test_large_logits_stay_exact_in_blocks(blocks, size, relative):
+    """Far from 0 on either side, where e to the logit is no number: the same scores as of logits that are small."""
+    options = dict(blocks=blocks, relative=relative, temperature=0.1)
+    for dtype, tolerance in ((torch.float32, 1e-2), (torch.float64, 1e-10)):
+        near = torch.randn(6, 6, generator=torch.Generator().manual_seed(0), dtype=dtype)
+        expected = swap_scores(near, **options)
+        for shift in (-size, size):
+            found = swap_scores(near + shift, **options)
+            assert [x.item() for x in found] == pytest.approx([x.item() for x in expected], abs=tolerance)
+        if len({stop - start for start, stop in blocks}) > 1:
+            continue  # a block that takes a place of another length is not attended to as the one that was there
+        profile = torch.tensor([0.0, -1.0, 1.0, 0.3, 0.2, -0.5], dtype=dtype) * size
+        for relocated, wanted in [(profile.expand(6, 6), 0), (profile[:, None].expand(6, 6), 1)]:
+            assert swap_scores(relocated, **options)[wanted].item() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_sink_flattens_absolute_weights_and_leaves_relative_ones():
+    """A positional head behind a key of its own that takes nearly all: the other score is 0.97, and no entropy."""
+    profile = torch.zeros(64, dtype=torch.float64)
+    profile[20] = 5.0
+    head, sink = profile.expand(64, 64), profile.new_tensor([10.0])
+    absolute = swap_scores(head, extra_logits=sink, temperature=0.1)
+    assert [round(x.item(), 3) for x in absolute] == [1.0, 0.967, 0.071]
+    assert effective_swaps(profile, extra_logits=sink, temperature=0.1) > 2015.8
+    for weight in (None, 10.0, 1e4):
+        extra = None if weight is None else profile.new_tensor([weight])
+        relative = swap_scores(head, extra_logits=extra, temperature=0.1, relative=True)
+        assert [round(x.item(), 3) for x in relative[:2]] == [1.0, 0.015]
+        counted = effective_swaps(profile, extra_logits=extra, temperature=0.1, relative=True).item()
+        assert counted == pytest.approx(63, rel=0.02)
+
+
+def test_relative_weights_are_those_of_scaled_attention():
+    """Multiplying all attention by a factor, however small, changes nothing; equal attention weighs all swaps alike."""
+    relocated = torch.randn(9, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = swap_scores(relocated, relative=True, temperature=0.3)
+    for shift in (-300.0, 300.0):
+        extra = torch.zeros(1, dtype=torch.float64)
+        found = swap_scores(relocated + shift, extra_logits=extra, relative=True, temperature=0.3)
+        assert [x.item() for x in found[:2]] == pytest.approx([x.item() for x in expected[:2]], abs=1e-12)
+    level = torch.full((5,), 0.7)
+    for temperature in (1e-4, 1.0):
+        assert effective_swaps(level, relative=True, temperature=temperature).item() == pytest.approx(10)
+    tilted = torch.zeros(3, dtype=torch.float64) + torch.tensor([0.0, 1e-13, 2e-13], dtype=torch.float64)
+    assert effective_swaps(tilted, relative=True, temperature=1e-2).item() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_every_swap_counts_alike_where_temperature_is_high_and_one_where_it_is_low():
+    logits = torch.randn(3, 12, generator=torch.Generator().manual_seed(0))
+    for relative in (False, True):
+        high, low = (effective_swaps(logits, temperature=t, relative=relative) for t in (1e6, 1e-6))
+        torch.testing.assert_close(high, torch.full((3,), 66.0, dtype=torch.float64))
+        torch.testing.assert_close(low, torch.ones(3, dtype=torch.float64))
 
 
 def test_tiny_weights_keep_their_cosine():
@@ -207,12 +266,14 @@ def test_purity_needs_both_scores():
     assert purity(positional, symbolic, gamma=0.05).tolist() == [1, 0, -1, 0, 0, 0]
 
 
+@pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("blocks", [None, [(0, 2), (3, 5)], [(0, 1), (2, 5)]])
-def test_scores_have_the_gradient_of_their_differences(blocks):
+def test_scores_have_the_gradient_of_their_differences(blocks, relative):
     relocated = torch.randn(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
 
     def scores(relocated):
-        return swap_scores(relocated, extra_logits=relocated.new_ones(1), blocks=blocks, temperature=0.5)
+        options = dict(blocks=blocks, temperature=0.5, relative=relative)
+        return swap_scores(relocated, extra_logits=relocated.new_ones(1), **options)
 
     assert torch.autograd.gradcheck(scores, relocated)
 
@@ -221,7 +282,8 @@ def test_scores_have_the_gradient_of_their_differences(blocks):
 def test_no_prompts_give_no_scores(blocks):
     relocated = torch.zeros(0, 3, 5, 5)
     scores = swap_scores(relocated, extra_logits=torch.zeros(0, 3, 1), blocks=blocks)
-    assert {tuple(x.shape) for x in (*scores, *exclusion(relocated))} == {(0, 3)}
+    counted = effective_swaps(torch.zeros(0, 3, 5), blocks=blocks)
+    assert {tuple(x.shape) for x in (*scores, counted, *exclusion(relocated))} == {(0, 3)}
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
@@ -257,6 +319,7 @@ def square(*shape, value=0.0):
         (square(3, 3), {"temperature": 0}, "temperature = 0"),
         (square(3, 3), {"temperature": -1.0}, "temperature"),
         (square(3, 3), {"temperature": "0.1"}, "temperature"),
+        (square(3, 3), {"relative": 1}, "relative is of type int"),
         (square(3, 3), {"temperature": math.nan}, "temperature"),
         (square(2, 3, 3), {"extra_logits": square(3, 1)}, "extra_logits"),
         (square(3, 3), {"extra_logits": square(1, value=math.nan)}, "not finite"),
@@ -283,6 +346,20 @@ def square(*shape, value=0.0):
 def test_bad_score_inputs_are_refused(relocated, options, message):
     with pytest.raises(InputError, match=message):
         swap_scores(relocated, **options)
+
+
+@pytest.mark.parametrize(
+    "logits, options, message",
+    [
+        (square(1), {}, "at least two keys"),
+        (square(3, value=math.nan), {}, "not finite"),
+        (square(3), {"relative": None}, "relative is of type NoneType"),
+        (square(3), {"blocks": [(0, 1), (1, 4)]}, "within the 3 keys"),
+    ],
+)
+def test_bad_counts_of_swaps_are_refused(logits, options, message):
+    with pytest.raises(InputError, match=message):
+        effective_swaps(logits, **options)
 
 
 @pytest.mark.parametrize(

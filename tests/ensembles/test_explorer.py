@@ -47,7 +47,7 @@ def test_swap_explorer_follows_every_control(model, swaps):
 def test_swap_explorer_says_when_the_places_are_one(swaps):
     drawn = swaps.table.value
     swaps.second.value = swaps.first.value
-    assert 'role="alert"' in swaps.status.value and "two different places" in swaps.status.value
+    assert 'role="alert"' in swaps.status.value and "two different positions" in swaps.status.value
     assert swaps.table.value == drawn
     swaps.second.value = 7
     assert "alert" not in swaps.status.value and swaps.table.value != drawn
