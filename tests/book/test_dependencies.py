@@ -36,24 +36,24 @@ def code(tmp_path):
         "errors": "class Problem(Exception): ...",
         "late": "",
         "later": "",
-        "near": "from . import __version__\ndef call():\n    from .plots.dots import draw",
+        "near": "from . import __version__\ndef call():\n    from .charts.dots import draw",
         "broken": "def",
         "far": "from possym.near import call",
-        "plots/__init__": "STYLE = files('possym.charts') / 'style.css'",
-        "plots/dots": "import math\nfrom ..errors import Problem\nopen('data/values.json')",
+        "charts/__init__": "STYLE = files('possym.charts') / 'style.css'",
+        "charts/dots": "import math\nfrom ..errors import Problem\nopen('data/values.json')",
     }
     for name, text in sources.items():
         path = tmp_path / "code/possym" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (tmp_path / "code/possym/plots/style.css").touch()
+    (tmp_path / "code/possym/charts/style.css").touch()
     (tmp_path / "code/possym/data").mkdir()
     (tmp_path / "code/possym/data/values.json").touch()
     return tmp_path / "code"
 
 
 BASE = {"__init__.py", "errors.py"}
-PLOTS = {"plots/__init__.py", "plots/dots.py", "plots/style.css", "data/values.json"}
+CHARTS = {"charts/__init__.py", "charts/dots.py", "charts/style.css", "data/values.json"}
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ PLOTS = {"plots/__init__.py", "plots/dots.py", "plots/style.css", "data/values.j
     [
         ({"possym.errors"}, BASE),
         ({"possym.errors.Problem", "possym.__version__", "possym.__file__"}, BASE),
-        ({"possym.near"}, BASE | {"near.py"} | PLOTS),
-        ({"possym.far.call"}, BASE | {"far.py", "near.py"} | PLOTS),
+        ({"possym.near"}, BASE | {"near.py"} | CHARTS),
+        ({"possym.far.call"}, BASE | {"far.py", "near.py"} | CHARTS),
         ({"possym.profile"}, BASE | {"late.py", "later.py"}),  # nothing of that name: what __getattr__ imports
         ({"possym.broken"}, BASE | {"broken.py"}),
-        ({"possym.charts"}, BASE | {"plots/__init__.py", "plots/style.css"}),
+        ({"possym.charts"}, BASE | {"charts/__init__.py", "charts/style.css"}),
         (set(), set()),
     ],
 )
@@ -77,7 +77,7 @@ def test_imports_are_followed(dependencies, code, names, found):
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ("from possym import far", BASE | {"far.py", "near.py"} | PLOTS),
+        ("from possym import far", BASE | {"far.py", "near.py"} | CHARTS),
         ("import possym\npossym.profile()", BASE | {"late.py", "later.py"}),
         ("import possym", BASE),
         ("import math", set()),

@@ -6,9 +6,10 @@ pytestmark = pytest.mark.book
 
 CHAPTER = """
 import altair as alt, ipywidgets, pandas as pd
-from possym import plots, widgets
+from possym import charts
+from possym.charts import widgets
 
-plots.enable()
+charts.enable()
 size = alt.param(name="size", value=40, bind=alt.binding_range(min=10, max=400, name="Size"))
 chart = alt.Chart(pd.DataFrame({"x": [1, 2]}), title="Two points").mark_point(size=alt.expr("size")).encode(x="x:Q")
 widgets.show(ipywidgets.interactive(lambda n: print("square", n * n), n=ipywidgets.IntSlider(3, 0, 9)))

@@ -95,9 +95,9 @@ def test_a_study_runs_once_and_what_changed_runs_again(own_book, make):
         assert ran(folder) == expected
 
     again(studies="2:1 2:2 7:1 7:2", one="x", two="x", other="x")
-    change(folder / "possym/surgery.py")  # nobody uses it
+    change(folder / "possym/capture/edits.py")  # nobody uses it
     again("GPUS=2", studies="2:1 2:2 7:1 7:2", one="x", two="x", other="x")
-    change(folder / "possym/planes.py")
+    change(folder / "possym/ensembles/planes.py")
     again(studies="2:1 2:2 7:1 7:2", one="x", two="x", other="xx")
     change(folder / "possym/experiments/tiny.py")
     again(studies="2:1 2:1 2:2 2:2 7:1 7:1 7:2 7:2", one="xx", two="xx", other="xx")

@@ -15,7 +15,7 @@ USE = """
 import importlib.resources, pathlib, sys
 import torch
 import possym
-from possym import plots, scores
+from possym import charts, scores
 import altair as alt, pandas as pd
 
 home = pathlib.Path(possym.__file__).resolve().parent
@@ -23,10 +23,10 @@ assert home.is_relative_to(sys.prefix), home
 relocated = torch.tensor([[0.0, 1.0], [0.0, 1.0]])  # the logit depends on the place alone
 result = scores.swap_scores(relocated)
 assert float(result.positional) > 0.99, result
-plots.enable()
+charts.enable()
 chart = alt.Chart(pd.DataFrame({"x": [1, 2]}), title="Two points").mark_point().encode(x="x:Q")
 assert "possym-chart" in chart._repr_mimebundle_()["text/html"]
-assert "vegaEmbed" in plots._lab_scripts() and "possymCharts" in plots._lab_scripts()
+assert "vegaEmbed" in charts._lab_scripts() and "possymCharts" in charts._lab_scripts()
 print(*sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()), sep="\\n")
 """
 
