@@ -19,14 +19,14 @@ class InputError(PossymError, ValueError):
     """An argument has the wrong type, shape or value."""
 
 
-def as_whole(value: object) -> int | None:
+def to_int(value: object) -> int | None:
     """Return a whole number as an int, None for anything else.
 
     >>> import numpy as np
-    >>> as_whole(np.int32(3)), as_whole(3.0), as_whole(True), as_whole(10**30)
+    >>> to_int(np.int32(3)), to_int(3.0), to_int(True), to_int(10**30)
     (3, None, None, None)
     """
-    if is_flag(value) or getattr(value, "ndim", 0):
+    if is_bool(value) or getattr(value, "ndim", 0):
         return None
     try:
         number = operator.index(value)
@@ -35,15 +35,15 @@ def as_whole(value: object) -> int | None:
     return number if -(2**63) <= number < 2**63 else None
 
 
-def as_real(value: object) -> float | None:
+def to_float(value: object) -> float | None:
     """Return a real number as a float, None for anything else.
 
     >>> import numpy as np
-    >>> as_real(np.float32(0.5)), as_real(2), as_real("2"), as_real(10**400)
+    >>> to_float(np.float32(0.5)), to_float(2), to_float("2"), to_float(10**400)
     (0.5, 2.0, None, None)
     """
     single = isinstance(value, numbers.Real) or (hasattr(value, "dtype") and not getattr(value, "ndim", 1))
-    if is_flag(value) or not single:
+    if is_bool(value) or not single:
         return None
     try:
         return float(value)
@@ -51,28 +51,28 @@ def as_real(value: object) -> float | None:
         return None
 
 
-def is_flag(value: object) -> bool:
+def is_bool(value: object) -> bool:
     """Return whether a value is True or False, of Python, numpy or torch."""
     return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
 
 
-def need(value: object, kind: type | tuple[type, ...], name: str) -> Any:
+def require_type(value: object, kind: type | tuple[type, ...], name: str) -> Any:
     """Return ``value``, or raise an InputError unless it is of a kind; whole and real numbers come as int and float.
 
-    >>> need(3, (int, float), "margin")
+    >>> require_type(3, (int, float), "margin")
     3.0
-    >>> need("3", int, "layer")
+    >>> require_type("3", int, "layer")
     Traceback (most recent call last):
     possym.errors.InputError: layer is of type str ('3'): give an int
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    number = as_real(value) if float in kinds else as_whole(value) if int in kinds else None
+    number = to_float(value) if float in kinds else to_int(value) if int in kinds else None
     if number is not None:
         return number
-    if isinstance(value, int) and not is_flag(value) and int in kinds:
+    if isinstance(value, int) and not is_bool(value) and int in kinds:
         raise InputError(f"{name} is a number of {value.bit_length()} bits: give a smaller one")
-    if not isinstance(value, kinds) or (is_flag(value) and bool not in kinds and {int, float} & {*kinds}):
-        given, names = repr(value), " or ".join(spelt(each) for each in kinds)
+    if not isinstance(value, kinds) or (is_bool(value) and bool not in kinds and {int, float} & {*kinds}):
+        given, names = repr(value), " or ".join(type_name(each) for each in kinds)
         said = f" ({given})" if len(given) <= 40 and given[0] != "<" else ""
         article = "an" if names[0].lower() in "aeiou" else "a"
         raise InputError(f"{name} is of type {type(value).__name__}{said}: give {article} {names}")
@@ -103,7 +103,7 @@ def memory() -> int:
         return 2**42
 
 
-def spelt(kind: type) -> str:
+def type_name(kind: type) -> str:
     """Return a type's name with its package, as a user would write it: int, torch.Tensor."""
     package = kind.__module__.split(".")[0]
     if package == "builtins":

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, as_real, as_whole, need
+from possym.errors import InputError, require_type, to_float, to_int
 
 LAYOUTS = ("interleaved", "half")
 WIDEST = 2**20  # dimensions of a head; beyond any model's, and still cheap to list
@@ -36,7 +36,7 @@ def frequencies(dim: int, base: float = 10000.0) -> Tensor:
     >>> frequencies(4)
     tensor([1.0000, 0.0100], dtype=torch.float64)
     """
-    width, ground = as_whole(dim), as_real(base)
+    width, ground = to_int(dim), to_float(base)
     if width is None or not 0 < width <= WIDEST or width % 2:
         raise InputError(f"dim = {dim!r:.40}: RoPE pairs dimensions, so give an even whole number from 2 to {WIDEST}")
     if ground is None or not 0 < ground < math.inf:
@@ -138,7 +138,7 @@ def as_complex(x: Tensor, count: int, layout: str) -> Tensor:
 
 def as_float(x: Tensor, name: str) -> Tensor:
     """Return ``x`` in float64 if it is float64, else in float32; refuse what is not a real tensor."""
-    need(x, Tensor, name)
+    require_type(x, Tensor, name)
     if x.is_complex() or x.dtype == torch.bool or x.layout != torch.strided or x.is_meta:
         raise InputError(f"{name} is {x.dtype}, {x.layout} and on {x.device}: give real numbers, dense and with values")
     if x.ndim == 0:

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from possym import kernels
-from possym.errors import InputError, need
+from possym.errors import InputError, require_type
 from possym.rope import as_complex, as_float, as_positions, check_planes
 
 # What `possym.profile` scores with unless told otherwise; chapter 03 has the calibration that decides it.
@@ -113,7 +113,7 @@ def relocated_logits(
         scale = 1 / math.sqrt(query.shape[-1])
     elif isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
         raise InputError(f"scale = {scale!r}: give a finite number, or None for 1/√D")
-    need(per_plane, bool, "per_plane")
+    require_type(per_plane, bool, "per_plane")
     check_planes(query.shape[-1], frequencies, layout)
     dtype = torch.promote_types(query.dtype, keys.dtype)
     query, keys = query.to(dtype).unsqueeze(-2) * scale, keys.to(dtype)
@@ -548,13 +548,13 @@ def purity(positional: Tensor, symbolic: Tensor, gamma: float = 0.1) -> Tensor:
     tensor([ 1,  0, -1], dtype=torch.int8)
     """
     for name, score in (("positional", positional), ("symbolic", symbolic)):
-        need(score, Tensor, name)
+        require_type(score, Tensor, name)
         if score.is_complex():
             raise InputError(f"{name} is {score.dtype}: give real scores")
     if positional.shape != symbolic.shape:
         shapes = f"positional {tuple(positional.shape)} and symbolic {tuple(symbolic.shape)}"
         raise InputError(f"{shapes}: give two tensors of one shape")
-    gamma = need(gamma, (int, float), "gamma")
+    gamma = require_type(gamma, (int, float), "gamma")
     if not 0 < gamma < 0.5:
         raise InputError(f"gamma = {gamma!r}: give a number between 0 and 0.5")
     high, low = 1 - gamma, gamma
@@ -581,8 +581,8 @@ def check_swaps(
     relative: bool,
 ) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, float]:
     """Return extra logits, spans and temperature as scores take them, or raise an InputError."""
-    need(relative, bool, "relative")
-    temperature = need(temperature, (int, float), "temperature")
+    require_type(relative, bool, "relative")
+    temperature = require_type(temperature, (int, float), "temperature")
     if not 1e-30 <= temperature <= 1e30:  # float32 takes others for 0 or infinity
         raise InputError(f"temperature = {temperature!r}: give a positive number, from 1e-30 to 1e30")
     if extra_logits is not None:

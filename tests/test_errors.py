@@ -13,7 +13,7 @@ from possym.capture.edits import ablate_frequencies
 from possym.capture.known_heads import repeated_tokens
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.training import generator
-from possym.errors import InputError, as_real, as_whole, need
+from possym.errors import InputError, require_type, to_float, to_int
 from possym.tasks import IndexTask, NumberTask, PartialInductionTask, RetrievalTask
 
 HUGE = 10**30
@@ -26,33 +26,33 @@ NOT_REAL = ["0.5", None, True, np.True_, torch.tensor(True), torch.tensor([0.5])
 
 @pytest.mark.parametrize("value", WHOLE, ids=repr)
 def test_whole_numbers_come_as_int(value):
-    assert type(as_whole(value)) is int
-    assert as_whole(value) == need(value, int, "n") == 3
+    assert type(to_int(value)) is int
+    assert to_int(value) == require_type(value, int, "n") == 3
 
 
 @pytest.mark.parametrize("value", NOT_WHOLE, ids=repr)
 def test_what_is_no_whole_number(value):
-    assert as_whole(value) is None
+    assert to_int(value) is None
     with pytest.raises(InputError, match="^n is "):
-        need(value, int, "n")
+        require_type(value, int, "n")
 
 
 @pytest.mark.parametrize("value", [0.5, np.float32(0.5), np.float64(0.5), torch.tensor(0.5), np.array(0.5)], ids=repr)
 def test_real_numbers_come_as_float(value):
-    assert type(as_real(value)) is float
-    assert as_real(value) == need(value, (int, float), "x") == 0.5
+    assert type(to_float(value)) is float
+    assert to_float(value) == require_type(value, (int, float), "x") == 0.5
 
 
 @pytest.mark.parametrize("value", NOT_REAL, ids=lambda v: str(v)[:12])
 def test_what_is_no_real_number(value):
-    assert as_real(value) is None
+    assert to_float(value) is None
     with pytest.raises(InputError, match="^x is "):
-        need(value, (int, float), "x")
+        require_type(value, (int, float), "x")
 
 
 def test_huge_numbers_are_real():
-    assert as_real(HUGE) == 1e30
-    assert math.isinf(as_real(math.inf))
+    assert to_float(HUGE) == 1e30
+    assert math.isinf(to_float(math.inf))
 
 
 REFUSED = {

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from possym.capture.hooks import AttentionCall, attached, check_model, modules_of
 from possym.capture.layer_inputs import LayerInputs, Reading, merge_layers, read_layer
 from possym.capture.probe import PROBE_LENGTH, Layer, coverage, fingerprint, probe_layer
-from possym.errors import InputError, UnsupportedModelError, as_whole
+from possym.errors import InputError, UnsupportedModelError, to_int
 
 TOGETHER = 2**24  # numbers in the keys of layers that come together
 _probed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -112,7 +112,7 @@ class Capture:
         if not tokens.numel() or tokens.min() < 0 or tokens.max() >= vocabulary:
             raise InputError(f"tokens: give at least one, each from 0 to {vocabulary - 1}, the model's vocabulary")
         length = tokens.shape[1]
-        found = as_whole(query)
+        found = to_int(query)
         if found is None or not -length <= found < length:
             raise InputError(
                 f"query = {query!r}: give a position among the {length} tokens (negative counts from the end)"

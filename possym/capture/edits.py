@@ -14,7 +14,7 @@ from possym.capture.capture import Capture
 from possym.capture.hooks import AttentionCall, attached
 from possym.capture.probe import Layer
 from possym.capture.rope_layout import unrotate
-from possym.errors import InputError, UnsupportedModelError, as_whole
+from possym.errors import InputError, UnsupportedModelError, to_int
 
 MODES = ("unrotate", "silence")
 
@@ -58,7 +58,7 @@ def ablate_frequencies(
     chosen = choose_heads(heads, layers)
     most = max(len(layers[number].rope_layout.columns) for number in chosen)
     ids = list(frequencies) if isinstance(frequencies, (Sequence, range)) else [frequencies]
-    ids = [as_whole(k) for k in ids]
+    ids = [to_int(k) for k in ids]
     if not ids or not all(k is not None and 1 <= k <= most for k in ids):
         raise InputError(f"frequencies = {frequencies!r}: give frequency IDs from 1, the fastest, to {most}")
 
@@ -86,10 +86,10 @@ def choose_heads(heads: Mapping[int, Sequence[int]] | None, layers: dict[int, La
         if layers[number].rope_layout is None:
             raise UnsupportedModelError(f"heads: layer {number} does not rotate pairs of dimensions")
         count = layers[number].heads
-        found = [as_whole(h) for h in some] if isinstance(some, (Sequence, range)) else [None]
+        found = [to_int(h) for h in some] if isinstance(some, (Sequence, range)) else [None]
         if not all(h is not None and 0 <= h < count for h in found):
             raise InputError(f"heads of layer {number} = {some!r}: give a list of heads from 0 to {count - 1}")
-    return {number: [as_whole(h) for h in some] for number, some in heads.items()}
+    return {number: [to_int(h) for h in some] for number, some in heads.items()}
 
 
 def edited(call: AttentionCall, layer: Layer, heads: list[int], ids: list[int], mode: str) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,8 @@
 * ``CATEGORIES``: colours for everything else;
 * ``enable()``: theme and renderer on, tables typeset and never cut, called once at the top of a chapter;
 * ``kind_color``, ``interval_band``, ``tile_font``: marks that several charts share;
-* ``following``, ``slider_over``, ``said``, ``picked``: titles, sliders and menus that say what is shown at any setting.
+* ``dynamic_title``, ``slider_over``, ``slider_label``, ``click_menu``: titles, sliders and menus
+  that say what is shown at any setting.
 
 Hues are Okabe and Ito's; the pairs that meet most often differ in lightness too, and so in print without colour.
 Text, axes and rules are drawn in ``currentColor`` (``INK``): a chart takes the colour of the text around it, so
@@ -120,10 +121,10 @@ def tile_font(characters: int) -> alt.ExprRef:
     return alt.ExprRef(f"bandwidth('x') < {round(6.5 * width)} ? 0 : min(10, bandwidth('x') / {width})")
 
 
-def following(setting: str, titles: Mapping[object, str]) -> alt.ExprRef:
+def dynamic_title(setting: str, titles: Mapping[object, str]) -> alt.ExprRef:
     """Return a title that follows a chart's controls: that of ``titles`` for the value of a Vega expression of them.
 
-    >>> following("hops", {"all": "9% are right", 1: "-3 logits"}).expr
+    >>> dynamic_title("hops", {"all": "9% are right", 1: "-3 logits"}).expr
     '({"all": "9\\xa0% are right", "1": "−3 logits"})[hops]'
     """
     return alt.expr(f"({_words({str(value): typeset(title) for value, title in titles.items()})})[{setting}]")
@@ -138,24 +139,26 @@ def slider_over(name: str, shown: Sequence[str], start: int, label: str) -> tupl
     """
     last = len(shown) - 1
     slider = alt.param(name=name, value=start, bind=alt.binding_range(min=0, max=last, step=1, name=f"{label} "))
-    return slider, said(name, f"({_words(list(shown))})[{name}]")
+    return slider, slider_label(name, f"({_words(list(shown))})[{name}]")
 
 
-def said(name: str, expression: str) -> alt.Parameter:
+def slider_label(name: str, expression: str) -> alt.Parameter:
     """Return what ``charts.js`` writes beside the slider ``name`` instead of its number, a Vega expression.
 
-    >>> said("power", "format(pow(2, power), ',')").name
+    >>> slider_label("power", "format(pow(2, power), ',')").name
     'power_said'
     """
     return alt.param(name=f"{name}_said", expr=expression)
 
 
-def picked(name: str, field: str, options: Sequence, start: object, label: str) -> tuple[alt.Parameter, alt.Parameter]:
+def click_menu(
+    name: str, field: str, options: Sequence, start: object, label: str
+) -> tuple[alt.Parameter, alt.Parameter]:
     """Return a menu of a field's values, and the note by which ``charts.js`` lets a click on a mark choose its value.
 
     A double click chooses ``start`` again.
 
-    >>> menu, note = picked("pick", "layer", ["all", 0, 1], "all", "Layer")
+    >>> menu, note = click_menu("pick", "layer", ["all", 0, 1], "all", "Layer")
     >>> menu.param.bind.options, note.name, note.param.value
     (['all', 0, 1], 'pick_click', 'layer')
     """

@@ -15,7 +15,7 @@ from possym.charts.typography import typeset
 from possym.claims.figures import link
 from possym.claims.page import Browser
 from possym.claims.table import SYMBOLS, Table, anchor, badge
-from possym.errors import InputError, ResultsError, need
+from possym.errors import InputError, ResultsError, require_type
 from possym.experiments.canonical import claims as canonical
 from possym.experiments.claim import OWN, VERDICTS, Claim, Measurement
 from possym.experiments.generality import claims as generality
@@ -113,7 +113,7 @@ def studies() -> dict[str, Study]:
 
 def claims_of(chapter: str | None) -> list[Claim]:
     """Return the claims of a chapter, or all."""
-    need(chapter, (str, type(None)), "chapter")
+    require_type(chapter, (str, type(None)), "chapter")
     chosen = [claim for claim in CLAIMS if chapter in (None, claim.chapter)]
     if not chosen:
         known = sorted({claim.chapter for claim in CLAIMS})
@@ -123,9 +123,9 @@ def claims_of(chapter: str | None) -> list[Claim]:
 
 def given(studies: Mapping[str, Study] | None) -> dict[str, Study]:
     """Return a copy of the studies by name, or raise an InputError."""
-    need(studies, (Mapping, type(None)), "studies")
+    require_type(studies, (Mapping, type(None)), "studies")
     for name, study in (studies or {}).items():
-        need(study, Study, f"studies[{name!r}]")
+        require_type(study, Study, f"studies[{name!r}]")
     return dict(studies or {})
 
 
@@ -222,7 +222,7 @@ def browser(rows: pd.DataFrame | None = None) -> Browser:
 
 def rows_of_ledger(rows: pd.DataFrame | None) -> pd.DataFrame:
     """Return ``rows``, or the whole ledger for None; an InputError if they are not the ledger's."""
-    need(rows, (pd.DataFrame, type(None)), "rows")
+    require_type(rows, (pd.DataFrame, type(None)), "rows")
     rows = ledger() if rows is None else rows
     if missing := [name for name in COLUMNS if name not in rows]:
         raise InputError(f"rows lack {', '.join(missing)}: give rows of ledger()")
@@ -243,7 +243,7 @@ def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
     >>> finding("nope-symbolic").endswith("The claim **holds**.")
     True
     """
-    need(id, str, "id")
+    require_type(id, str, "id")
     known = {claim.id: claim for claim in CLAIMS}
     if id not in known:
         raise InputError(f"claim {id!r}: known claims are {', '.join(known)}")

@@ -32,7 +32,7 @@ import pandas as pd
 from possym.charts.typography import percent, typeset
 from possym.claims import CLAIMS, Claim, Measurement
 from possym.claims.reproduction import differences
-from possym.errors import PossymError, ResultsError, need
+from possym.errors import PossymError, ResultsError, require_type
 from possym.profiling.statistics import Estimate
 from possym.results import Study, load, results_root
 
@@ -156,7 +156,7 @@ def compare(old: Path, new: Path, *, names: tuple[str, str] | None = None) -> Co
 
 def folder_named(given: str | Path, name: str) -> Path:
     """Return a folder of results, if it is one."""
-    need(given, (str, Path), name)
+    require_type(given, (str, Path), name)
     if given == "" or not Path(given).is_dir():
         raise ResultsError(f"{name} = {str(given)!r} is no folder: give one with study/result/manifest.json in it")
     return Path(given)

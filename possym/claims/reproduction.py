@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from possym.errors import InputError, ResultsError, need
+from possym.errors import InputError, ResultsError, require_type
 from possym.experiments import learning_dynamics
 from possym.results import Study, load, results_root
 
@@ -88,8 +88,8 @@ def differences(one: Study, other: Study) -> pd.DataFrame:
     >>> differences(one, other)["largest"].tolist()
     [0.0, 0.5]
     """
-    need(one, Study, "one")
-    need(other, Study, "other")
+    require_type(one, Study, "one")
+    require_type(other, Study, "other")
     if one.tables.keys() != other.tables.keys():
         raise InputError(f"tables {', '.join(one.tables)} and {', '.join(other.tables)}: give results of one study")
     rows = []
@@ -135,8 +135,8 @@ def rescored(
     Raises:
         InputError: the study holds no such model, or sequences or seed is no whole number.
     """
-    need(sequences, int, "sequences")
-    need(seed, int, "seed")
+    require_type(sequences, int, "sequences")
+    require_type(seed, int, "seed")
     model = learning_dynamics.trained_model(study, config, task)
     draw = torch.Generator().manual_seed(seed)
     tokens = learning_dynamics.draw(learning_dynamics.TASKS[task](), sequences, config.hops, draw).tokens

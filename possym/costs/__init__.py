@@ -18,7 +18,7 @@ from typing import Any
 
 from possym.capture import TOGETHER
 from possym.ensembles.gptj import GPTJConfig
-from possym.errors import InputError, as_whole, need
+from possym.errors import InputError, require_type, to_int
 from possym.profiling.scoring import MATRIX_ENTRIES
 
 PARTS = ("forward", "capture", "heads", "planes")
@@ -155,7 +155,7 @@ def peak_bytes(shape: Shape, tokens: int, cards: int = 1) -> float:
     >>> f"{peak_bytes(shapes()['Llama-3-70B'], 2**17, 8):.2e}"
     '9.40e+10'
     """
-    if as_whole(cards) is None or cards < 1:
+    if to_int(cards) is None or cards < 1:
         raise InputError(f"cards = {cards!r}: give a whole number from 1")
     parts = profile_bytes(shape, tokens)
     scoring = max(parts["turning"], parts["captured"] + parts["matrices"])
@@ -170,7 +170,7 @@ def longest(shape: Shape, memory: float, cards: int = 1) -> int:
     >>> longest(shapes()["Llama-3-70B"], 80e9), longest(shapes()["Llama-3-70B"], 80e9, 8) > 30_000
     (0, True)
     """
-    memory = need(memory, (int, float), "memory")
+    memory = require_type(memory, (int, float), "memory")
     low, high = 2, 2**24
     if peak_bytes(shape, low + 1, cards) > memory:
         return 0
@@ -238,9 +238,9 @@ def training_operations(config: GPTJConfig, batch: int, tokens: int) -> int:
     >>> f"{training_operations(GPTJConfig(vocabulary_size=136), 64, 17):.3e}"
     '1.476e+10'
     """
-    need(config, GPTJConfig, "config")
+    require_type(config, GPTJConfig, "config")
     for name, value in (("batch", batch), ("tokens", tokens)):
-        if as_whole(value) is None or value < 1:
+        if to_int(value) is None or value < 1:
             raise InputError(f"{name} = {value!r}: give a whole number from 1")
     B, T, L, C, V = batch, tokens, config.layers, config.width, config.vocabulary_size
     inner = config.mlp_ratio * C
@@ -253,8 +253,8 @@ def training_operations(config: GPTJConfig, batch: int, tokens: int) -> int:
 
 def checked(shape: Shape, tokens: int) -> int:
     """Return the number of tokens, or raise an InputError unless there are two keys to swap before the query."""
-    need(shape, Shape, "shape")
-    number = as_whole(tokens)
+    require_type(shape, Shape, "shape")
+    number = to_int(tokens)
     if number is None or number < 3:
         raise InputError(f"tokens = {tokens!r}: give a whole number from 3, the query and two keys to swap")
     return number

@@ -4,7 +4,7 @@ import altair as alt
 import pandas as pd
 
 from possym import costs
-from possym.charts import CATEGORIES, INK, following
+from possym.charts import CATEGORIES, INK, dynamic_title
 from possym.errors import InputError
 
 MODELS = ("Llama-3-8B", "Llama-3-70B", "Llama-3-405B")
@@ -104,7 +104,7 @@ def time_by_tokens(model: str = "Llama-3-70B", tokens: int = 2**17) -> alt.Layer
         .properties(
             height=HEIGHT,
             title=alt.Title(
-                following("model + ', ' + cards", titles),
+                dynamic_title("model + ', ' + cards", titles),
                 subtitle="At rates measured on a smaller prompt. Upright: memory ends, dotted for H100, dashed H200",
             ),
             description="Line chart on logarithmic axes with a menu and a slider: time of a profile's parts by tokens. "

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need
+from possym.errors import InputError, require_type
 
 GOLDEN = 0x9E3779B9
 
@@ -32,7 +32,7 @@ def kept(keys: Tensor, stream: int, shape: tuple[int, ...], probability: float) 
     tensor([[False, False, False],
             [False,  True,  True]])
     """
-    need(keys, Tensor, "dropout_keys")
+    require_type(keys, Tensor, "dropout_keys")
     if keys.ndim != 2 or keys.shape[1] != 2 or keys.dtype != torch.int32:
         raise InputError(f"dropout_keys {tuple(keys.shape)} {keys.dtype}: expected (E, 2) int32")
     size = math.prod(shape)

@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from possym.ensembles import dropout, fused
-from possym.errors import ConfigError, InputError, ResultsError, as_whole, need
+from possym.errors import ConfigError, InputError, ResultsError, require_type, to_int
 from possym.results import atomic_write
 from possym.rope import frequencies, rotate_by
 
@@ -129,8 +129,8 @@ class Ensemble(nn.Module):
         super().__init__()
         if not isinstance(config, self.Config):
             raise InputError(f"config is a {type(config).__name__}: give a {self.Config.__name__}")
-        need(seeds, (list, tuple, range), "seeds")
-        given, seeds = seeds, [as_whole(seed) for seed in seeds]
+        require_type(seeds, (list, tuple, range), "seeds")
+        given, seeds = seeds, [to_int(seed) for seed in seeds]
         if not seeds or any(seed is None or not 0 <= seed < 2**32 for seed in seeds):
             raise InputError(f"seeds = {given!r}: give one whole number from 0 for each member")
         self.config = config
@@ -191,12 +191,12 @@ class Ensemble(nn.Module):
         Raises:
             InputError: tokens or keys of the wrong shape, dtype or range, or ``attend`` beside dropout.
         """
-        need(all_places, bool, "all_places")
+        require_type(all_places, bool, "all_places")
         if dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise InputError(f"dtype = {dtype!r}: give torch.float32, torch.bfloat16 or torch.float16")
         if attend is not None and (dropout_keys is not None or not callable(attend)):
             raise InputError(f"attend is a {type(attend).__name__}: give a function, and no dropout_keys beside it")
-        need(dropout_keys, (Tensor, NoneType), "dropout_keys")
+        require_type(dropout_keys, (Tensor, NoneType), "dropout_keys")
         if dropout_keys is not None and dropout_keys.shape != (self.members, 2):
             raise InputError(f"dropout_keys {tuple(dropout_keys.shape)}: expected (E, 2) with E = {self.members}")
         return self.compute(self._check_tokens(tokens), dropout_keys, all_places, dtype, attend)
@@ -238,7 +238,7 @@ class Ensemble(nn.Module):
         Raises:
             InputError: there is no such member.
         """
-        if not 0 <= need(index, int, "index") < self.members:
+        if not 0 <= require_type(index, int, "index") < self.members:
             raise InputError(f"member {index!r}: this ensemble has members 0 to {self.members - 1}")
         return self.from_weights(self.config, {n: p[index : index + 1] for n, p in self.named_parameters()})
 
@@ -249,13 +249,13 @@ class Ensemble(nn.Module):
         Raises:
             InputError: a weight is missing, unknown or of another shape than ``config`` says.
         """
-        need(config, cls.Config, "config")
-        need(weights, dict, "weights")
+        require_type(config, cls.Config, "config")
+        require_type(weights, dict, "weights")
         shapes = cls.shapes(config)
         if weights.keys() != shapes.keys():
             raise InputError(f"weights {sorted(weights)}: expected {sorted(shapes)}")
         for name, weight in weights.items():
-            need(weight, Tensor, name)
+            require_type(weight, Tensor, name)
         count = len(weights["embedding"])
         for name, shape in shapes.items():
             if weights[name].shape != (count, *shape):
@@ -270,7 +270,7 @@ class Ensemble(nn.Module):
         """Write weights and sizes to one safetensors file, in one step; float16 halves its size."""
         if dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
             raise InputError(f"dtype = {dtype!r}: give a floating dtype, such as torch.float16")
-        need(path, (str, Path), "path")
+        require_type(path, (str, Path), "path")
         weights = {n: p.detach().to("cpu", dtype).contiguous() for n, p in self.named_parameters()}
         with atomic_write(Path(path)) as temporary:
             save_file(weights, temporary, metadata={"config": json.dumps(dataclasses.asdict(self.config))})
@@ -282,7 +282,7 @@ class Ensemble(nn.Module):
         Raises:
             ResultsError: the file is missing, damaged, or holds something else.
         """
-        need(path, (str, Path), "path")
+        require_type(path, (str, Path), "path")
         try:
             with safe_open(path, "pt") as file:
                 config = cls.Config(**json.loads((file.metadata() or {})["config"]))

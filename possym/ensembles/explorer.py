@@ -12,7 +12,7 @@ from torch import Tensor
 
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.last_token import attention, last_token_logits, swapped_attention
-from possym.errors import InputError, PossymError, need
+from possym.errors import InputError, PossymError, require_type
 from possym.scores import swap_scores
 from possym.tasks import LetterTask, NumberTask
 from possym.tasks.batch import check_count
@@ -25,7 +25,7 @@ class Explorer:
         """Draw a first sequence; ``model`` is an ensemble whose first member is asked."""
         if not isinstance(model, GPTJEnsemble):
             raise InputError(f"model is a {type(model).__name__}: give a GPTJEnsemble, such as trained_model returns")
-        need(task, (NumberTask, LetterTask), "task")
+        require_type(task, (NumberTask, LetterTask), "task")
         seed = check_count("seed", seed, 0)
         if len(task.vocabulary) != model.config.vocabulary_size:
             raise InputError(

@@ -44,7 +44,7 @@ from possym.ensembles.ensemble import (
     tables,
     write_to,
 )
-from possym.errors import ConfigError, InputError, UnsupportedModelError, need
+from possym.errors import ConfigError, InputError, UnsupportedModelError, require_type
 from possym.rope import frequencies
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class GPTJEnsemble(Ensemble):
         from transformers import GPTJConfig as TheirConfig
         from transformers import GPTJForCausalLM
 
-        positions = need(positions, int, "positions")
+        positions = require_type(positions, int, "positions")
         if positions < 1:
             raise InputError(f"positions = {positions}: give a whole number from 1")
         ours = self.config

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.ensemble import Ensemble
-from possym.errors import InputError, need
+from possym.errors import InputError, require_type
 from possym.scores import relocated_logits, swap_scores
 
 
@@ -59,7 +59,7 @@ def last_token_logits(model: Ensemble, tokens: Tensor) -> QueryLogits:
     >>> relocated.shape, extra_logits.shape
     (torch.Size([1, 2, 3, 1, 4, 4]), torch.Size([1, 2, 3, 1, 1]))
     """
-    need(model, Ensemble, "model")
+    require_type(model, Ensemble, "model")
     if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.shape[1] < 3:
         shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
         raise InputError(f"tokens {shape}: expected (B, T) token ids with T of at least 3")
@@ -113,9 +113,9 @@ def plane_table(
     >>> plane_table(model, torch.arange(5)[None], layer=1, temperature=0.1)["frequency_id"].tolist()
     [1, 2, 3, 4]
     """
-    need(model, Ensemble, "model")
+    require_type(model, Ensemble, "model")
     sizes = {"member": model.members, "layer": model.config.layers, "head": model.config.heads}
-    member, layer, head = (need(n, int, name) for name, n in zip(sizes, (member, layer, head), strict=True))
+    member, layer, head = (require_type(n, int, name) for name, n in zip(sizes, (member, layer, head), strict=True))
     for (name, size), number in zip(sizes.items(), (member, layer, head), strict=True):
         if not 0 <= number < size:
             raise InputError(f"{name} = {number}: this model has {name}s 0 to {size - 1}")

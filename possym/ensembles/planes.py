@@ -20,7 +20,7 @@ from torch import Tensor
 
 from possym.ensembles.ensemble import causal_attention
 from possym.ensembles.gptj import GPTJEnsemble
-from possym.errors import InputError, need
+from possym.errors import InputError, require_type
 from possym.rope import planes, rotate
 from possym.tasks.batch import Task
 
@@ -41,7 +41,7 @@ def plane_weights(model: GPTJEnsemble, tokens: Tensor) -> dict[str, Tensor]:
     >>> plane_weights(model, torch.arange(6)[None])["variance"].shape
     torch.Size([1, 2, 1, 4])
     """
-    need(model, GPTJEnsemble, "model")
+    require_type(model, GPTJEnsemble, "model")
     with torch.no_grad():
         queries, keys, _ = model.trace(tokens)  # (E, L, B, H, D), (E, L, B, H, T, D)
     T, angles = keys.shape[-2], model.config.frequencies
@@ -67,7 +67,7 @@ def dominant_frequency(weights: Tensor) -> Tensor:
     >>> dominant_frequency(torch.tensor([0.0, 1.0, 1.0]))
     tensor(2.5000)
     """
-    need(weights, Tensor, "weights")
+    require_type(weights, Tensor, "weights")
     if weights.ndim == 0 or not weights.is_floating_point() or (weights < 0).any() or (weights.sum(-1) == 0).any():
         raise InputError(f"weights {tuple(weights.shape)} {weights.dtype}: give (..., F) from 0, not all 0")
     ids = torch.arange(1, weights.shape[-1] + 1, device=weights.device, dtype=weights.dtype)
@@ -97,7 +97,7 @@ def contents(model: GPTJEnsemble, tokens: Tensor) -> Contents:
     >>> contents(model, torch.zeros(3, 5, dtype=torch.int64)).keys.shape
     torch.Size([1, 2, 3, 5, 1, 8])
     """
-    need(model, GPTJEnsemble, "model")
+    require_type(model, GPTJEnsemble, "model")
     found: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -137,9 +137,9 @@ def plane_contents(
     >>> len(plane_contents(model, task, task.sample(1).tokens[0], layer=1, frequency_id=2))
     34
     """
-    need(model, GPTJEnsemble, "model")
-    need(task, Task, "task")
-    need(tokens, Tensor, "tokens")
+    require_type(model, GPTJEnsemble, "model")
+    require_type(task, Task, "task")
+    require_type(tokens, Tensor, "tokens")
     if tokens.ndim != 1:
         raise InputError(f"tokens {tuple(tokens.shape)}: give one sequence, (T,)")
     angles = model.config.frequencies

@@ -34,7 +34,7 @@ from tqdm.auto import tqdm
 from possym.choices import SEEDS
 from possym.ensembles import adamw
 from possym.ensembles.dropout import keys_by_step
-from possym.errors import ConfigError, InputError, ResultsError, as_whole, need
+from possym.errors import ConfigError, InputError, ResultsError, require_type, to_int
 from possym.results import atomic_write
 
 STREAMS = ("weights", "data", "dropout", "held-out")
@@ -52,7 +52,7 @@ def generator(seed: int, stream: str, device: torch.device | str = "cpu") -> tor
     """
     if not isinstance(stream, str) or stream not in STREAMS:
         raise InputError(f"stream = {stream!r}: known streams are {', '.join(STREAMS)}")
-    number = as_whole(seed)
+    number = to_int(seed)
     if number is None or not 0 <= number < SEEDS:
         raise InputError(
             f"seed = {seed!r}: give a whole number from 0 to below 2**30: torch's CPU generator tells no more apart"
@@ -111,7 +111,7 @@ def learning_rates(config: TrainingConfig) -> Tensor:
     >>> learning_rates(TrainingConfig(steps=4, batch=1, learning_rate=1.0, warmup=2))
     tensor([0.0000, 0.5000, 1.0000, 0.5000])
     """
-    need(config, TrainingConfig, "config")
+    require_type(config, TrainingConfig, "config")
     step = torch.arange(config.steps, dtype=torch.float64)
     rising = step / max(config.warmup, 1)
     falling = (config.steps - step) / (config.steps - config.warmup)
@@ -173,10 +173,10 @@ class TokenTable:
     def __init__(self, tokens: Tensor, answers: Tensor, batch: int):
         """Keep both tensors compact, on their device."""
         for name, ids in (("tokens", tokens), ("answers", answers)):
-            need(ids, Tensor, name)
+            require_type(ids, Tensor, name)
             if ids.dtype not in (torch.int64, torch.int32, torch.int16):
                 raise InputError(f"{name} is {ids.dtype}: give whole numbers, token ids")
-        batch = need(batch, int, "batch")
+        batch = require_type(batch, int, "batch")
         if tokens.ndim != 3 or answers.shape not in (tokens.shape[:2], tokens.shape):
             shapes = f"tokens {tuple(tokens.shape)}, answers {tuple(answers.shape)}"
             raise InputError(f"{shapes}: expected (E, N, T), and (E, N) or (E, N, T)")
@@ -195,7 +195,7 @@ class TokenTable:
         Raises:
             InputError: the sequences are used up.
         """
-        step = need(step, int, "step")
+        step = require_type(step, int, "step")
         rows = slice(step * self.size, (step + 1) * self.size)
         if step < 0 or rows.stop > self.tokens.shape[1]:
             raise InputError(f"update {step} needs {rows.stop} sequences a member, there are {self.tokens.shape[1]}")
@@ -247,15 +247,15 @@ class Trainer:
         description: str = "training",
     ):
         """Set the optimiser up, and read the checkpoint if there is one."""
-        need(config, TrainingConfig, "config")
-        need(seeds, (list, tuple, range), "seeds")
-        need(evaluate_at, (list, tuple, range), "evaluate_at")
-        need(checkpoint, (Path, type(None)), "checkpoint")
+        require_type(config, TrainingConfig, "config")
+        require_type(seeds, (list, tuple, range), "seeds")
+        require_type(evaluate_at, (list, tuple, range), "evaluate_at")
+        require_type(checkpoint, (Path, type(None)), "checkpoint")
         if not hasattr(model, "members"):
             raise InputError(f"model is a {type(model).__name__}: give an ensemble, such as GPTJEnsemble")
         if evaluate is not None and not callable(evaluate):
             raise InputError(f"evaluate is a {type(evaluate).__name__}: give a function of model and step, or None")
-        seeds, evaluate_at = list(seeds), [need(step, int, "a step of evaluate_at") for step in evaluate_at]
+        seeds, evaluate_at = list(seeds), [require_type(step, int, "a step of evaluate_at") for step in evaluate_at]
         if len(seeds) != model.members:
             raise InputError(f"{len(seeds)} seeds for {model.members} members: give one a member")
         if evaluate_at != sorted(set(evaluate_at)) or (
@@ -528,5 +528,5 @@ def clip_factor(gradients: Sequence[Tensor], limit: float) -> Tensor:
     >>> clip_factor([torch.tensor([[3.0], [0.3]]), torch.tensor([[4.0], [0.4]])], 1.0)
     tensor([0.2000, 1.0000])
     """
-    limit = need(limit, (int, float), "limit")
+    limit = require_type(limit, (int, float), "limit")
     return (limit / (adamw.norms(gradients) + 1e-6)).clamp(max=1.0)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import filelock
 from tqdm import tqdm
 
-from possym.errors import EndpointError, InputError, ResultsError, UnsupportedModelError, need
+from possym.errors import EndpointError, InputError, ResultsError, UnsupportedModelError, require_type
 from possym.models.runners import Reply, check_texts
 from possym.results import atomic_write, writing
 from possym.tasks.batch import check_count
@@ -72,7 +72,7 @@ class Endpoint:
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
         for name in ("model", "key_variable", "base_url"):
-            need(getattr(self, name), str, name)
+            require_type(getattr(self, name), str, name)
             if not getattr(self, name):
                 raise InputError(f"{name} is empty")
         check_texts([self.model], "model")
@@ -88,7 +88,7 @@ class Endpoint:
             ("timeout", True),
         ):
             value = getattr(self, name)
-            need(value, (int, float), name)
+            require_type(value, (int, float), name)
             if not math.isfinite(value) or value < 0 or (positive and value == 0):
                 raise InputError(f"{name} = {value}: give a number {'above' if positive else 'from'} 0")
         if self.timeout > DAY or self.requests_per_minute * DAY < 60:
@@ -98,7 +98,7 @@ class Endpoint:
             )
         check_count("workers", self.workers, 1, 64)
         check_count("retries", self.retries, 0, 100)
-        need(self.settings, Mapping, "settings")
+        require_type(self.settings, Mapping, "settings")
         if wrong := {"model", "messages", "stream", "n"} & set(self.settings):
             raise InputError(f"settings holds {', '.join(sorted(wrong))}, which the runner sets itself: leave it out")
         try:
@@ -143,7 +143,7 @@ def plan(endpoint: Endpoint, texts: list[str], answers: str | Path) -> Plan:
     >>> plan(endpoint, ["a b c d e"] * 2 + ["k q"], "no file yet.jsonl")[:4]
     (2, 2, 7, 32)
     """
-    need(endpoint, Endpoint, "endpoint")
+    require_type(endpoint, Endpoint, "endpoint")
     check_texts(texts)
     known = stored(endpoint, answers)
     prompts = {prompt_id(text): text for text in texts}
@@ -185,9 +185,9 @@ def ask(
         EndpointError: the endpoint refuses (such as for a wrong key or name), or is still not there after all
             retries; what was answered is kept, and calling again goes on from there.
     """
-    need(send, bool, "send")
-    need(progress, bool, "progress")
-    need(say, Callable, "say")
+    require_type(send, bool, "send")
+    require_type(progress, bool, "progress")
+    require_type(say, Callable, "say")
     say(f"{plan(endpoint, texts, answers)}.")
     path = Path(answers)
     if send:
@@ -362,7 +362,7 @@ def stored(endpoint: Endpoint, answers: str | Path) -> dict[str, Reply]:
     Raises:
         ResultsError: the file is another endpoint's, model's or settings', or holds something else.
     """
-    need(answers, (str, Path), "answers")
+    require_type(answers, (str, Path), "answers")
     path = Path(answers)
     known: dict[str, Reply] = {}
     try:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from possym.errors import InputError, ResultsError, UnsupportedModelError, need
+from possym.errors import InputError, ResultsError, UnsupportedModelError, require_type
 from possym.results import cache_root, sha256
 from possym.results.scratch import scratch
 
@@ -60,7 +60,7 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError:
         raise UnsupportedModelError("loading a model needs transformers: pip install 'possym[models]'") from None
-    need(device, (str, torch.device), "device")
+    require_type(device, (str, torch.device), "device")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

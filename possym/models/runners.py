@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from tqdm import tqdm
 
-from possym.errors import InputError, UnsupportedModelError, need
+from possym.errors import InputError, UnsupportedModelError, require_type
 from possym.tasks.batch import check_count
 
 
@@ -55,7 +55,7 @@ class LocalRunner:
     ):
         check_count("max_new_tokens", max_new_tokens, 1)
         check_count("tokens_at_once", tokens_at_once, 1)
-        need(chat, (bool, type(None)), "chat")
+        require_type(chat, (bool, type(None)), "chat")
         if not hasattr(model, "generate") or not hasattr(model, "config"):
             raise UnsupportedModelError(f"model is a {type(model).__name__}: give a causal model of transformers")
         if getattr(model.config, "is_encoder_decoder", False):
@@ -164,7 +164,7 @@ class LocalRunner:
 
 def check_texts(texts: Any, name: str = "texts") -> None:
     """Raise an InputError unless ``texts`` is a list of strings with something in each."""
-    need(texts, list, name)
+    require_type(texts, list, name)
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise InputError(f"{name}: give a list of strings, none of them empty")
     try:

@@ -4,7 +4,7 @@ import altair as alt
 import pandas as pd
 from scipy import stats
 
-from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC, picked
+from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC, click_menu
 
 
 def plane(summary: pd.DataFrame) -> alt.Chart:
@@ -22,7 +22,7 @@ def plane(summary: pd.DataFrame) -> alt.Chart:
             opacity=alt.condition("shown == 'all' || datum.layer == shown", alt.value(0.85), alt.value(0.12)),
             tooltip=["layer:Q", "head:Q", number("positional"), number("symbolic"), number("entropy")],
         )
-        .add_params(*picked("shown", "layer", layers, "all", "Layer"))
+        .add_params(*click_menu("shown", "layer", layers, "all", "Layer"))
         .properties(
             title=alt.TitleParams(
                 f"Heads {relation}", subtitle=f"{len(summary)} heads, r = {r:.2f}; the menu picks out a layer"

@@ -29,7 +29,15 @@ from torch import nn
 
 from possym.capture import Capture
 from possym.ensembles.training import evaluation_steps
-from possym.errors import ConfigError, InputError, PossymError, ResultsError, UnsupportedModelError, need, need_room
+from possym.errors import (
+    ConfigError,
+    InputError,
+    PossymError,
+    ResultsError,
+    UnsupportedModelError,
+    need_room,
+    require_type,
+)
 from possym.profiling.profile import Profile
 from possym.profiling.prompts import check_number, read_blocks, read_prompts, read_queries
 from possym.profiling.scoring import ScoreCollector, score_prompts
@@ -169,7 +177,7 @@ class HeadScoreCallback(TrainerCallback):
         check_number("temperature", temperature, 0.0, float("inf"))
         check_number("gamma", gamma, 0.0, 0.5)
         check_number("share", share, 0.0, 1.0)
-        need(path, (str, os.PathLike, type(None)), "path")
+        require_type(path, (str, os.PathLike, type(None)), "path")
         self.texts = read_prompts(prompts, tokenizer)
         self.places = read_queries(query, self.texts)
         self.spans = read_blocks(blocks, self.texts, self.places)
@@ -385,14 +393,14 @@ def read_steps(steps: Sequence[int]) -> list[int]:
     >>> read_steps(range(0, 30, 10))
     [0, 10, 20]
     """
-    need(steps, (list, tuple, range), "steps")
+    require_type(steps, (list, tuple, range), "steps")
     try:
         count = len(steps)
     except OverflowError:
         raise InputError(f"steps = {steps!r}: give fewer") from None
     need_room(count, **{"the number of steps": count})
     for step in steps:
-        need(step, int, "a step of steps")
+        require_type(step, int, "a step of steps")
     if not len(steps) or list(steps) != sorted(set(steps)) or steps[0] < 0:
         raise InputError(f"steps = {list(steps)!r:.80}: give one or more ascending whole numbers from 0")
     return list(steps)

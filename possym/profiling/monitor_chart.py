@@ -3,8 +3,8 @@
 import altair as alt
 import pandas as pd
 
-from possym.charts import POSITIONAL, SYMBOLIC, picked
-from possym.errors import InputError, need
+from possym.charts import POSITIONAL, SYMBOLIC, click_menu
+from possym.errors import InputError, require_type
 
 
 def heads_over_training(table: pd.DataFrame) -> alt.FacetChart:
@@ -16,7 +16,7 @@ def heads_over_training(table: pd.DataFrame) -> alt.FacetChart:
     Raises:
         InputError: no such table, or an empty one.
     """
-    need(table, pd.DataFrame, "table")
+    require_type(table, pd.DataFrame, "table")
     columns = ["step", "layer", "head", "positional", "symbolic"]
     if missing := [name for name in columns if name not in table]:
         raise InputError(f"the table lacks {', '.join(missing)}: give that of a HeadScoreCallback")
@@ -44,7 +44,7 @@ def heads_over_training(table: pd.DataFrame) -> alt.FacetChart:
         )
         .properties(width=250, height=130)
         .facet(alt.Facet("panel:N", title=None, sort=names), columns=2)
-        .add_params(*picked("shown", "name", ["all", *heads], "all", "Head"))
+        .add_params(*click_menu("shown", "name", ["all", *heads], "all", "Head"))
         .properties(
             title=alt.TitleParams(
                 f"Means over heads at step {last.step.iloc[0]:,}: {end}",

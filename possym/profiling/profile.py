@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from possym import __version__
 from possym.capture import Capture
-from possym.errors import InputError, ResultsError, need
+from possym.errors import InputError, ResultsError, require_type
 from possym.profiling.prompts import check_number, read_answers, read_blocks, read_prompts, read_queries
 from possym.profiling.scoring import ScoreCollector, purity_of, score_prompts
 from possym.results.scratch import scratch
@@ -107,7 +107,7 @@ class Profile:
         Raises:
             InputError: ``path`` holds something that is not a profile.
         """
-        need(path, (str, os.PathLike), "path")
+        require_type(path, (str, os.PathLike), "path")
         path = Path(path)
         if path.exists() and not (path / "profile.json").exists():
             raise InputError(f"{path} exists and is not a saved profile: choose another place")
@@ -129,7 +129,7 @@ class Profile:
         Raises:
             ResultsError: no profile there, or one that is incomplete or of another format.
         """
-        need(path, (str, os.PathLike), "path")
+        require_type(path, (str, os.PathLike), "path")
         path = Path(path)
         try:
             manifest = json.loads((path / "profile.json").read_text())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from possym.errors import InputError, as_real, as_whole
+from possym.errors import InputError, to_float, to_int
 from possym.scores import check_blocks
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -41,7 +41,7 @@ def read_prompts(prompts: Any, tokenizer: Any) -> list[Prompt]:
     elif (
         isinstance(prompts, (list, tuple))
         and prompts
-        and all(isinstance(p, Mapping) or as_whole(p) is not None for p in prompts)
+        and all(isinstance(p, Mapping) or to_int(p) is not None for p in prompts)
     ):
         prompts = [prompts]
     if not isinstance(prompts, (list, tuple, Tensor)) or not len(prompts):
@@ -76,7 +76,7 @@ def read_prompt(number: int, prompt: Any, tokenizer: Any) -> Prompt:
     ids = prompt.tolist() if isinstance(prompt, (Tensor, np.ndarray)) else prompt
     found = list(ids) if isinstance(ids, (list, tuple)) else [None]
     if not all(type(token) is int and 0 <= token < 2**63 for token in found):
-        found = [as_whole(token) for token in found]
+        found = [to_int(token) for token in found]
     if None in found:
         raise InputError(f"prompt {number} is {prompt!r:.80}: give a string, a chat, or whole token ids")
     return Prompt(found)
@@ -100,13 +100,13 @@ def sentence_spans(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[
 
 def read_queries(query: int | Sequence[int], texts: list[Prompt]) -> list[int]:
     """Return the query's place in every prompt, counted from 0, or raise an InputError."""
-    queries = [query] * len(texts) if as_whole(query) is not None else query
+    queries = [query] * len(texts) if to_int(query) is not None else query
     if not isinstance(queries, (list, tuple)) or len(queries) != len(texts):
         raise InputError(f"query = {query!r:.80}: give one place, or one for each of the {len(texts)} prompts")
     places = []
     for number, (place, text) in enumerate(zip(queries, texts, strict=True)):
         length = len(text.ids)
-        at = as_whole(place)
+        at = to_int(place)
         if at is None or not -length <= at < length or at % length < 2:
             raise InputError(
                 f"query = {place!r} in prompt {number} of {length} tokens: give a place with at least two keys "
@@ -131,7 +131,7 @@ def read_blocks(blocks: Any, texts: list[Prompt], places: list[int]) -> list[lis
         lists = [[s for s in text.sentences if s[1] <= at] for text, at in zip(texts, places, strict=True)]
     else:
         try:
-            nested = [[len(tuple(part)) for part in entry] for entry in blocks if as_whole(entry[0]) is None]
+            nested = [[len(tuple(part)) for part in entry] for entry in blocks if to_int(entry[0]) is None]
         except (TypeError, IndexError, KeyError):
             raise InputError(
                 f"blocks = {blocks!r:.80}: give (start, stop) pairs, for all prompts or for each"
@@ -162,14 +162,14 @@ def read_answers(answers: Sequence[str | int] | None, tokenizer: Any, count: int
             if not ids:
                 raise InputError(f"answer {number} is empty: give the token that should follow")
             answer = ids[0]
-        if as_whole(answer) is None:
+        if to_int(answer) is None:
             raise InputError(f"answer {number} = {answer!r}: give a token id, or a string and tokenizer")
-        wanted.append(as_whole(answer))
+        wanted.append(to_int(answer))
     return wanted
 
 
 def check_number(name: str, value: float, low: float, high: float) -> None:
     """Raise an InputError unless ``value`` is a number strictly between ``low`` and ``high``."""
-    found = as_real(value)
+    found = to_float(value)
     if found is None or not low < found < high:
         raise InputError(f"{name} = {value!r}: give a number between {low:g} and {high:g}")

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need
+from possym.errors import InputError, require_type
 from possym.scores import Scores, check_blocks, check_relocated, exclusion, pair_cosines, swap_scores
 
 
@@ -109,7 +109,7 @@ def permutation_scores(logits: Tensor, permutations: Tensor) -> tuple[Tensor, Te
     1.0
     """
     logits = check_relocated(logits)
-    need(permutations, Tensor, "permutations")
+    require_type(permutations, Tensor, "permutations")
     count = logits.shape[-1]
     if permutations.dtype != torch.int64 or permutations.ndim != 2 or permutations.shape[1] != count:
         raise InputError(f"permutations {tuple(permutations.shape)} {permutations.dtype}: give (K, {count}) int64")

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from possym import __version__
 from possym.choices import COMPUTE, SEEDS
-from possym.errors import ConfigError, InputError, ResultsError, need, need_room
+from possym.errors import ConfigError, InputError, ResultsError, need_room, require_type
 from possym.results.scratch import scratch
 
 LIBRARIES = ("torch", "numpy", "pandas", "pyarrow", "safetensors", "transformers", "altair")
@@ -164,7 +164,7 @@ def cache_root() -> Path:
 
 def result_folder(name: str, config: Any) -> Path:
     """Return the folder of a result: the preset's name, with the hash where settings differ from the preset."""
-    need(name, str, "name")
+    require_type(name, str, "name")
     mine, presets = identity(config), getattr(type(config), "PRESETS", {})
     plain = config.preset not in presets or mine == identity(type(config).preset_named(config.preset))
     return results_root() / name / (config.preset if plain else f"{config.preset}-{config_hash(config)}")
@@ -172,7 +172,7 @@ def result_folder(name: str, config: Any) -> Path:
 
 def checkpoint_folder(name: str, config: Any) -> Path:
     """Return the folder where a run of this study keeps its checkpoints; made if missing."""
-    need(name, str, "name")
+    require_type(name, str, "name")
     digest = config_hash(config)
     folder = results_root() / ".partial" / f"{name}-{config.preset}-{digest}"
     with writing(folder):
@@ -233,12 +233,12 @@ def load_or_run(experiment: ModuleType, config: Any, compute: str = "stored") ->
 
 def save(folder: Path, study: Study) -> None:
     """Store a study in a folder: every file whole, the manifest last; what was there before is replaced."""
-    need(folder, (str, Path), "folder")
-    need(study, Study, "study")
+    require_type(folder, (str, Path), "folder")
+    require_type(study, Study, "study")
     for name, table in study.tables.items():
-        need(table, pd.DataFrame, f"table {name!r}")
+        require_type(table, pd.DataFrame, f"table {name!r}")
     for name, array in study.arrays.items():
-        need(array, Tensor, f"array {name!r}")
+        require_type(array, Tensor, f"array {name!r}")
     folder = Path(folder)
     with writing(folder):
         _save(folder, study)
@@ -276,7 +276,7 @@ def load(folder: Path, config: Any = None) -> Study:
     Raises:
         ResultsError: nothing there, a file missing or altered, or another configuration; the message says which.
     """
-    need(folder, (str, Path), "folder")
+    require_type(folder, (str, Path), "folder")
     folder = Path(folder)
     rerun = "run the study again with compute='always'"
     try:
@@ -432,7 +432,7 @@ def _commit() -> tuple[str | None, bool | None]:
 
 def provenance_line(study: Study) -> str:
     """Return one line of Markdown that says what made a study: preset, seeds, device, date, commit, versions."""
-    need(study, Study, "study")
+    require_type(study, Study, "study")
     manifest = study.manifest
     if missing := {"seeds", "commit", "dirty", "versions", "config", "device", "seconds", "started"} - manifest.keys():
         raise InputError(f"the study's manifest lacks {', '.join(sorted(missing))}: give one that load_or_run returned")

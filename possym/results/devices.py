@@ -22,7 +22,7 @@ from torch.multiprocessing.spawn import ProcessContext, ProcessException, spawn
 from tqdm import std
 from tqdm.auto import tqdm
 
-from possym.errors import DeviceError, InputError, need
+from possym.errors import DeviceError, InputError, require_type
 
 FAILED = "a job failed: "
 Job = TypeVar("Job")
@@ -36,7 +36,7 @@ def devices_of(device: torch.device) -> list[torch.device]:
     >>> devices_of(torch.device("cpu"))
     [device(type='cpu')]
     """
-    need(device, torch.device, "device")
+    require_type(device, torch.device, "device")
     if device.type != "cuda" or device.index is not None:
         return [device]
     return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]

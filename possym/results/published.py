@@ -5,7 +5,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from possym.errors import InputError, need
+from possym.errors import InputError, require_type
 
 
 class Published(NamedTuple):
@@ -34,7 +34,7 @@ def published(key: str) -> Published:
     >>> published("P2.fig2.number.best_step").approximate
     True
     """
-    need(key, str, "key")
+    require_type(key, str, "key")
     known = read()["values"]
     if key not in known:
         raise InputError(f"published value {key!r}: not in the data file, known are {', '.join(sorted(known))}")

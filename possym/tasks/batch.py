@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, as_whole
+from possym.errors import InputError, to_int
 
 
 class Batch(NamedTuple):
@@ -50,7 +50,7 @@ class Task:
 
 def check_count(name: str, value: int, low: int, high: int | None = None, why: str = "") -> int:
     """Return a whole number from ``low`` to ``high`` (None: no limit) as an int, or raise an InputError."""
-    found = as_whole(value)
+    found = to_int(value)
     if found is None or found < low or (high is not None and found > high):
         limits = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise InputError(f"{name} = {value!r:.40}: give a whole number {limits}{why and f' ({why})'}")

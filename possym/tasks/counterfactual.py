@@ -20,7 +20,7 @@ Sequences of the last four lie off the training distribution: no drawn answer st
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need, need_room
+from possym.errors import InputError, need_room, require_type
 from possym.tasks.batch import Batch, check_count, check_generator
 from possym.tasks.multihop import PRE_TARGETS, TARGETS, WINDOW, LetterTask
 
@@ -45,7 +45,7 @@ def marked_targets(tokens: Tensor) -> Tensor:
     >>> marked_targets(LetterTask().sample(1).tokens).shape
     torch.Size([1, 8])
     """
-    need(tokens, Tensor, "tokens")
+    require_type(tokens, Tensor, "tokens")
     if tokens.shape[-1] != TARGETS + PRE_TARGETS + 1:
         raise InputError(f"tokens {tuple(tokens.shape)}: give sequences of {TARGETS + PRE_TARGETS + 1} tokens")
     first = first_letters(tokens)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need, need_room
+from possym.errors import InputError, need_room, require_type
 from possym.tasks.batch import balanced, check_count, check_generator, uniform
 
 KINDS = ("number", "letter")
@@ -112,7 +112,7 @@ class OneHopTask:
         >>> OneHopTask("letter").solve("Sequence: a1 b2 c3 db\\nAnswer:")
         'b2'
         """
-        need(text, str, "text")
+        require_type(text, str, "text")
         items = text.rpartition("Sequence: ")[2].removesuffix("\nAnswer:").split()
         if self.kind == "number":
             if len(items) > 1 and items[-1].isdecimal() and 1 <= int(items[-1]) < len(items):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need
+from possym.errors import InputError, require_type
 from possym.tasks.batch import check_count
 
 
@@ -68,7 +68,7 @@ def byte_pieces(length: int, *, generator: torch.Generator | None = None) -> Ten
     torch.Size([8, 64])
     """
     check_count("length", length, 2)
-    need(generator, (torch.Generator, type(None)), "generator")
+    require_type(generator, (torch.Generator, type(None)), "generator")
     text = torch.tensor(list("\n".join(natural_text().values()).encode()))
     if length > len(text):
         raise InputError(f"length = {length}: the text of this Python has {len(text)} bytes")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need, need_room
+from possym.errors import InputError, need_room, require_type
 from possym.theory.heads import ConstructedHead, angle, turned, whole
 
 PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494459")
@@ -99,7 +99,7 @@ def retrieval_gaps(length: int, theta: float, alphabet: int, single: bool = True
     >>> round(smallest, 4), round(largest, 4)
     (0.9002, 1.995)
     """
-    need(single, bool, "single")
+    require_type(single, bool, "single")
     table = retrieval_logits(length, theta, alphabet)
     smallest, largest = math.inf, -math.inf
     for place in range(length):
@@ -163,7 +163,7 @@ def retrieval_margin(length: int, theta: float, alphabet: int, integer_query: bo
     >>> retrieval_margin(100, 0.0027, 8) > 0 > retrieval_margin(200, 0.0027, 8)
     True
     """
-    need(integer_query, bool, "integer_query")
+    require_type(integer_query, bool, "integer_query")
     table = retrieval_logits(length, theta, alphabet)
     if integer_query:
         return float(1 - table[1:].max())
@@ -216,7 +216,7 @@ def retrieval_beta(length: int, theta: float, alphabet: int, integer_query: bool
     >>> round(retrieval_beta(10, 0.0027, 8), 2)
     7.75
     """
-    need(integer_query, bool, "integer_query")
+    require_type(integer_query, bool, "integer_query")
     table = retrieval_logits(length, theta, alphabet)
     margin = retrieval_margin(length, theta, alphabet, integer_query)
 
@@ -238,7 +238,7 @@ def lemma_beta(length: int, margin: float) -> float:
     >>> round(lemma_beta(3, 0.5), 4)
     1.3863
     """
-    margin = need(margin, (int, float), "margin")
+    margin = require_type(margin, (int, float), "margin")
     return math.log(whole(length, "length", 2) - 1) / margin if margin > 0 else math.inf
 
 
@@ -275,9 +275,9 @@ def measured_beta(head: ConstructedHead, tokens: Tensor, answer: Tensor, high: f
     True
     """
 
-    need(head, ConstructedHead, "head")
-    need(answer, Tensor, "answer")
-    high = need(high, (int, float), "high")
+    require_type(head, ConstructedHead, "head")
+    require_type(answer, Tensor, "answer")
+    high = require_type(high, (int, float), "high")
     whole(rounds, "rounds", 1)
     if answer.shape != head.check_tokens(tokens).shape[:-1] or answer.dtype != torch.int64:
         raise InputError(f"answer {tuple(answer.shape)} {answer.dtype}: give one int64 answer for each sequence")
@@ -312,7 +312,7 @@ def first_error(theta: float, dtype: torch.dtype, longest: int) -> int | None:
     12
     """
     theta, longest = angle(theta), whole(longest, "longest", 2)
-    need(dtype, torch.dtype, "dtype")
+    require_type(dtype, torch.dtype, "dtype")
     if not dtype.is_floating_point:
         raise InputError(f"dtype = {dtype}: give a floating-point type, such as torch.bfloat16")
     need_room(longest**2, longest=longest)
@@ -345,7 +345,7 @@ def nearest_turn(theta: float, closeness: float) -> int:
     >>> nearest_turn(1.0, 1e-4)
     710
     """
-    closeness = need(closeness, (int, float), "closeness")
+    closeness = require_type(closeness, (int, float), "closeness")
     exact = Fraction(angle(theta)) / (2 * PI)
     if exact == 0 or not closeness >= 1e-12:
         raise InputError(f"theta = {theta!r}, closeness = {closeness!r}: give an angle ≠ 0 and a closeness ≥ 1e-12")

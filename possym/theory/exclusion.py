@@ -6,7 +6,7 @@ from itertools import permutations, product
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need
+from possym.errors import InputError, require_type
 from possym.rope import as_float
 from possym.scores import Scores, check_relocated, exclusion, swap_scores
 
@@ -67,7 +67,7 @@ def mixed_head(logits: Tensor, mix: float) -> Tensor:
             [0.5000, 1.0000]])
     """
     logits = as_float(logits, "logits")
-    mix = need(mix, (int, float), "mix")
+    mix = require_type(mix, (int, float), "mix")
     if logits.ndim != 1 or not math.isfinite(mix):
         raise InputError(f"logits {tuple(logits.shape)}, mix = {mix!r}: give logits (N,) and a finite number")
     return (1 - mix) * logits[:, None] + mix * logits[None, :]
@@ -91,8 +91,8 @@ def closer_by_score(scores: Scores, tolerance: float = 1e-9) -> Tensor:
     >>> closer_by_score(swap_scores(torch.tensor([[0.0, 1.0], [0.0, 1.0]])))
     tensor(1, dtype=torch.int8)
     """
-    need(scores, Scores, "scores")
-    tolerance = need(tolerance, (int, float), "tolerance")
+    require_type(scores, Scores, "scores")
+    tolerance = require_type(tolerance, (int, float), "tolerance")
     difference = scores.positional - scores.symbolic
     return torch.where(difference.abs() <= tolerance, 0, difference.sign()).to(torch.int8)
 
@@ -117,7 +117,7 @@ def smallest_unseen_deviation(largest: int = 3) -> Tensor:
     tensor([[0., 2.],
             [1., 1.]], dtype=torch.float64)
     """
-    largest = need(largest, int, "largest")
+    largest = require_type(largest, int, "largest")
     for entry in range(1, largest + 1):
         heads = integer_heads(2, entry)
         deviations = exclusion(heads)
@@ -143,7 +143,7 @@ def smallest_contradiction(count: int, largest: int, temperature: float = 1e-4) 
     >>> smallest_contradiction(2, 4) is None
     True
     """
-    count, largest = need(count, int, "count"), need(largest, int, "largest")
+    count, largest = require_type(count, int, "count"), require_type(largest, int, "largest")
     if count not in (2, 3) or not 1 <= largest <= (9 if count == 2 else 4):
         raise InputError(f"count = {count}, largest = {largest}: give 2 keys and up to 9, or 3 keys and up to 4")
     for entry in range(1, largest + 1):

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need, need_room
+from possym.errors import InputError, need_room, require_type
 
 
 def check_tokens(tokens: Tensor, **tables: Tensor) -> None:
     """Raise an InputError unless ``tokens`` (..., n) and the tables (V,) are int64 and the tokens are ids below V."""
     for name, ids in {"tokens": tokens, **tables}.items():
-        need(ids, Tensor, name)
+        require_type(ids, Tensor, name)
         if ids.dtype != torch.int64 or ids.ndim == 0:
             raise InputError(f"{name} {tuple(ids.shape)} {ids.dtype}: give an int64 tensor with a dimension or more")
     sizes = {tuple(table.shape) for table in tables.values()}

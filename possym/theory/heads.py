@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from possym.errors import InputError, as_real, as_whole, need, need_room
+from possym.errors import InputError, need_room, require_type, to_float, to_int
 from possym.rope import as_float, check_planes, rotate
 from possym.scores import relocated_logits
 
@@ -94,7 +94,7 @@ class ConstructedHead(nn.Module):
         if beta is None:
             largest = (logits == logits.amax(-1, keepdim=True)).to(logits.dtype)
             return largest / largest.sum(-1, keepdim=True)
-        inverse = as_real(beta)
+        inverse = to_float(beta)
         if inverse is None or not 0 <= inverse < math.inf:
             raise InputError(f"beta = {beta!r:.40}: give a finite number of at least 0, or None for hard attention")
         return (inverse * logits).softmax(-1)
@@ -132,7 +132,7 @@ def turned(angles: Tensor) -> Tensor:
 
 def angle(value: float, name: str = "theta") -> float:
     """Return an angle in radians a place as a float, or raise an InputError."""
-    found = as_real(value)
+    found = to_float(value)
     if found is None or not math.isfinite(found):
         raise InputError(f"{name} = {value!r:.40}: give a finite angle in radians a place")
     return found
@@ -140,7 +140,7 @@ def angle(value: float, name: str = "theta") -> float:
 
 def whole(value: int, name: str, least: int) -> int:
     """Return a whole number of at least ``least``, or raise an InputError."""
-    found = as_whole(value)
+    found = to_int(value)
     if found is None or found < least:
         raise InputError(f"{name} = {value!r:.40}: give a whole number of at least {least} that 64 bits hold")
     return found
@@ -202,8 +202,8 @@ def t_retrieval(left: Tensor, right: Tensor, theta: float, alphabet: int | None 
     tensor(1)
     """
     theta = angle(theta)
-    need(left, Tensor, "left")
-    need(right, Tensor, "right")
+    require_type(left, Tensor, "left")
+    require_type(right, Tensor, "right")
     if not left.numel():
         raise InputError("left and right are empty: give a letter for every token")
     if left.dtype != torch.int64 or right.dtype != torch.int64 or left.shape != right.shape or left.ndim != 1:
@@ -251,7 +251,7 @@ def stack(head: ConstructedHead, hops: int, layers: int) -> nn.Sequential:
     >>> layers(torch.tensor([0, 1, 1]))[-1]  # "a 1 1": two hops of one place reach a
     tensor(0)
     """
-    need(head, ConstructedHead, "head")
+    require_type(head, ConstructedHead, "head")
     hops, layers = whole(hops, "hops", 1), whole(layers, "layers", 1)
     need_room(layers, layers=layers)
     if layers < hops:

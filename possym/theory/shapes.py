@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, as_real, need, need_room
+from possym.errors import InputError, need_room, require_type, to_float
 from possym.rope import as_float
 from possym.theory.heads import angle, whole
 
@@ -82,7 +82,7 @@ def shape(weight: Tensor, tolerance: float = 1e-12) -> str:
     ('U', 'mixed')
     """
     weight = as_float(weight, "weight")
-    tolerance = need(tolerance, (int, float), "tolerance")
+    tolerance = require_type(tolerance, (int, float), "tolerance")
     if weight.ndim != 1 or len(weight) < 3:
         raise InputError(f"weight {tuple(weight.shape)}: give one curve (n,) of at least three places")
     step = weight.diff()
@@ -100,7 +100,7 @@ def shape(weight: Tensor, tolerance: float = 1e-12) -> str:
 
 def positive(beta: float) -> float:
     """Return an inverse temperature, or raise an InputError."""
-    found = as_real(beta)
+    found = to_float(beta)
     if found is None or not 0 < found < math.inf:
         raise InputError(f"beta = {beta!r:.40}: give a positive finite number")
     return found

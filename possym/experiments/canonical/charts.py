@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, following, slider_over
+from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, dynamic_title, slider_over
 from possym.charts.typography import typeset
 from possym.errors import InputError
 from possym.experiments.canonical import TASK_NAMES, TASKS, angle
@@ -105,7 +105,7 @@ def accuracy_by_angle(accuracy: pd.DataFrame) -> alt.LayerChart:
         .add_params(*chosen)
         .properties(
             title=alt.Title(
-                following("planes + ', ' + maps", titles),
+                dynamic_title("planes + ', ' + maps", titles),
                 subtitle="Accuracy at the end of training, mean and 95 % interval over seeds",
             ),
             description="Line chart with two menus: final accuracy of Index, Retrieval and Partial induction by the "
@@ -580,7 +580,7 @@ def plane_in_training(query: Tensor, key: Tensor, ids: list[int], steps: list[in
         .add_params(*slider, pick)
         .properties(
             title=alt.Title(
-                following("angle + ', ' + point", titles),
+                dynamic_title("angle + ', ' + point", titles),
                 subtitle="1 is one direction, 0 all directions. Drawn: contents before rotation, longest at 1",
             ),
             description="Scatter plot of a head's plane with a slider through training: keys of the symbols and "

@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, as_real, as_whole, need_room
+from possym.errors import InputError, need_room, to_float, to_int
 
 
 def smallest_turn(angle: float, length: int) -> float:
@@ -142,21 +142,21 @@ def induction_logits(planes: str, symbols: int, length: int) -> tuple[float, Ten
 
 def check_number(name: str, value: float) -> None:
     """Raise an InputError unless ``value`` is a finite real number."""
-    found = as_real(value)
+    found = to_float(value)
     if found is None or not math.isfinite(found):
         raise InputError(f"{name} = {value!r}: give a finite number, in radians a position")
 
 
 def check_length(length: int) -> None:
     """Raise an InputError unless ``length`` is a whole number from 3."""
-    found = as_whole(length)
+    found = to_int(length)
     if found is None or found < 3:
         raise InputError(f"length = {length!r}: give a whole number from 3, the query included")
 
 
 def check_symbols(symbols: int) -> None:
     """Raise an InputError unless ``symbols`` is a whole number from 2."""
-    found = as_whole(symbols)
+    found = to_int(symbols)
     if found is None or found < 2:
         raise InputError(f"symbols = {symbols!r}: give a whole number from 2")
     need_room(2 * found, symbols=found)

@@ -7,7 +7,7 @@ says so.
 import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, following, kind_color
+from possym.charts import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, dynamic_title, kind_color
 from possym.experiments.generality.summaries import LABELS, MODEL, before_and_after, ends
 from possym.experiments.learning_dynamics.charts import STEP, pack
 from possym.experiments.learning_dynamics.summaries import SIGNS, need, over_seeds
@@ -102,7 +102,8 @@ def pure_shares(accuracy: pd.DataFrame, heads: pd.DataFrame) -> alt.Chart:
         .add_params(gamma)
         .properties(
             title=alt.Title(
-                following("gamma", titles), subtitle="Query at the last place; pure: one score ≥ 1 − γ, the other ≤ γ"
+                dynamic_title("gamma", titles),
+                subtitle="Query at the last place; pure: one score ≥ 1 − γ, the other ≤ γ",
             ),
             description="Stacked bars: shares of positional, symbolic and other heads by setting and task. "
             f"{'; '.join(titles.values())}.",

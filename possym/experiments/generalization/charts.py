@@ -10,7 +10,7 @@ import math
 import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, SYMBOLIC, following
+from possym.charts import CATEGORIES, INK, NEUTRAL, SYMBOLIC, dynamic_title
 from possym.errors import InputError
 from possym.experiments.generalization.names import kept_leads, looking
 from possym.experiments.learning_dynamics.summaries import need, over_seeds
@@ -81,7 +81,7 @@ def accuracy_by_length(accuracy: pd.DataFrame) -> alt.LayerChart:
         .add_params(menu)
         .properties(
             title=alt.Title(
-                following("hops", titles),
+                dynamic_title("hops", titles),
                 subtitle=f"Median, smallest and largest of {int(data['seeds'].max())} seeds; diamonds, hops mixed: "
                 "read off the paper's Fig. 5B",
             ),
@@ -405,7 +405,7 @@ def parts_by_layer(parts: pd.DataFrame) -> alt.LayerChart:
         .add_params(*params)
         .properties(
             title=alt.Title(
-                following("join([task, source, at, way], ', ')", parts_titles(data)),
+                dynamic_title("join([task, source, at, way], ', ')", parts_titles(data)),
                 subtitle="Median, smallest and largest seed; dashed: the model as it is",
             ),
             description="Dot plot of accuracy by layer: the dashed line is the whole model at the chosen length, each "
@@ -516,7 +516,7 @@ def repairs_chart(repairs: pd.DataFrame) -> alt.FacetChart:
         .add_params(at)
         .properties(
             title=alt.Title(
-                following("at", titles), subtitle="Median, smallest and largest seed; dashed: the model as it is"
+                dynamic_title("at", titles), subtitle="Median, smallest and largest seed; dashed: the model as it is"
             ),
             description="Dot plots of accuracy with each repair at test time, by the heads repaired; a menu of "
             f"lengths. {titles[lengths[-1]]}.",

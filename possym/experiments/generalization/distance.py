@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.ensemble import Ensemble
-from possym.errors import need, need_room
+from possym.errors import need_room, require_type
 from possym.experiments.generalization.attending import all_frequencies, last_contents, turned_pair
 from possym.experiments.generalization.sweep import WINDOW, check_batch, last_logits
 from possym.tasks import Batch
@@ -38,7 +38,7 @@ def wrong_keys(model: Ensemble, batch: Batch, layer: int, reach: int) -> Tensor:
     >>> wrong_keys(model, sample_members(NumberTask(), 1, 4, 17, torch.Generator()), layer=1, reach=50).shape
     torch.Size([1, 1, 51])
     """
-    need(model, Ensemble, "model")
+    require_type(model, Ensemble, "model")
     check_count("layer", layer, 0, model.config.layers - 1)
     reach = check_count("reach", reach, 0)
     check_batch(model, batch, 1)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.ensemble import Ensemble
-from possym.errors import InputError, need, need_room
+from possym.errors import InputError, need_room, require_type
 from possym.experiments.generalization.attending import (
     Before,
     all_frequencies,
@@ -243,12 +243,12 @@ def answered_beyond(
 
 def check_layers(model: Ensemble, exposed: Collection[int] | None) -> Collection[int]:
     """Return the layers named, or all; raise an InputError for one that is not there."""
-    need(exposed, (Collection, type(None)), "exposed")
+    require_type(exposed, (Collection, type(None)), "exposed")
     known = range(model.config.layers)
     if exposed is None:
         return known
     for layer in exposed:
-        need(layer, int, "a layer of exposed")
+        require_type(layer, int, "a layer of exposed")
         if layer not in known:
             raise InputError(f"layer {layer}: this model has layers 0 to {len(known) - 1}")
     return exposed

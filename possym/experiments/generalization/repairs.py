@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.ensemble import Ensemble, Sizes
-from possym.errors import InputError, need
+from possym.errors import InputError, require_type
 from possym.experiments.generalization.attending import all_frequencies, attention, side_by_side
 from possym.experiments.generalization.sweep import TOKENS, WINDOW, Precision, check_run, sample_members
 from possym.rope import frequencies
@@ -78,8 +78,8 @@ def settings(name: str, config: Sizes, length: int) -> tuple[Tensor, float]:
     >>> settings("interpolation", config, 34)[0]
     tensor([0.5000, 0.0500, 0.0050, 0.0005], dtype=torch.float64)
     """
-    need(name, str, "repair")
-    need(config, Sizes, "config")
+    require_type(name, str, "repair")
+    require_type(config, Sizes, "config")
     if name not in REPAIRS:
         raise InputError(f"repair {name!r}: known repairs are {', '.join(REPAIRS)}")
     check_count("length", length, WINDOW)

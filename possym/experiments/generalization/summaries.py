@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from possym.errors import InputError, need_room
-from possym.errors import need as kind_of
+from possym.errors import InputError, need_room, require_type
 from possym.experiments.generality.summaries import LEARNT
 from possym.experiments.learning_dynamics.summaries import need
 from possym.profiling.statistics import Estimate
@@ -41,7 +40,7 @@ def crossing(lengths: Sequence[float], accuracy: Sequence[float], level: float =
     >>> round(crossing([10, 100, 1000], [1.0, 0.95, 0.85]), 3)
     316.228
     """
-    level = kind_of(level, (int, float), "level")
+    level = require_type(level, (int, float), "level")
     if not 0 <= level <= 1:
         raise InputError(f"level = {level}: give a share from 0 to 1")
     try:
@@ -143,8 +142,8 @@ def predictions(points: pd.DataFrame, features: pd.DataFrame, training: Sequence
         InputError: no training seeds, no others, or a seed without features.
     """
     need(points, ["seed", "observed", "forecast"])
-    kind_of(features, pd.DataFrame, "features")
-    kind_of(training, (list, tuple, range), "training")
+    require_type(features, pd.DataFrame, "features")
+    require_type(training, (list, tuple, range), "training")
     known = points[points["seed"].isin(training)]
     held_out = points[~points["seed"].isin(training)]
     if known.empty or held_out.empty or not set(points["seed"]) <= set(features.index):
@@ -353,7 +352,7 @@ def kept_leads(seen: pd.DataFrame) -> pd.DataFrame:
 
 def check_by(by: Sequence[str]) -> None:
     """Raise an InputError unless ``by`` is a list of columns, with one at least."""
-    kind_of(by, (list, tuple), "by")
+    require_type(by, (list, tuple), "by")
     if not by:
         raise InputError("by is empty: give at least one column that tells curves apart")
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.ensemble import Ensemble
-from possym.errors import InputError, need, need_room
+from possym.errors import InputError, need_room, require_type
 from possym.experiments.generalization.attending import (
     all_frequencies,
     causal,
@@ -86,7 +86,7 @@ def sample_members(
     Raises:
         InputError: no task, or numbers that it cannot draw.
     """
-    need(task, Task, "task")
+    require_type(task, Task, "task")
     members, count = check_count("members", members, 1), check_count("count", count, 1)
     batch = task.sample(members * count, hops=hops, length=length, generator=source)
     return Batch(*(field.unflatten(0, (members, count)) for field in batch))
@@ -196,7 +196,7 @@ def looked_at(model: Ensemble, batch: Batch) -> Looks:
     >>> looked_at(model, sample_members(NumberTask(), 1, 8, 17, torch.Generator())).weight.shape
     torch.Size([1, 2, 1, 4])
     """
-    need(model, Ensemble, "model")
+    require_type(model, Ensemble, "model")
     check_batch(model, batch, 1, None)
     if any(not (batch.hops == h).any(1).all() for h in HOPS):
         raise InputError("batch: give every member sequences of 1, 2, 3 and 4 hops")
@@ -228,7 +228,7 @@ def plane_norms(model: Ensemble, tokens: Tensor) -> Tensor:
     >>> plane_norms(model, torch.arange(17)[None]).shape
     torch.Size([1, 2, 1, 4])
     """
-    need(model, Ensemble, "model")
+    require_type(model, Ensemble, "model")
     frequencies = all_frequencies(model.config)
     found = []
     for query, key in last_contents(model, tokens):
@@ -246,8 +246,8 @@ def join(tensors: tuple[Tensor | None, ...], axis: int) -> Tensor | None:
 
 def check_model(model: Ensemble, task: NumberTask | LetterTask) -> None:
     """Raise an InputError unless a model can have been trained on a task."""
-    need(model, Ensemble, "model")
-    need(task, (NumberTask, LetterTask), "task")
+    require_type(model, Ensemble, "model")
+    require_type(task, (NumberTask, LetterTask), "task")
     if len(task.vocabulary) != model.config.vocabulary_size:
         raise InputError(
             f"the model knows {model.config.vocabulary_size} tokens, the task has {len(task.vocabulary)}: give the "
@@ -260,8 +260,8 @@ def check_means(model: Ensemble, source: torch.Generator, precision: Precision |
 
     The generator must be on the model's device.
     """
-    need(source, torch.Generator, "source")
-    need(precision, (Precision, type(None)), "precision")
+    require_type(source, torch.Generator, "source")
+    require_type(precision, (Precision, type(None)), "precision")
     device = next(model.parameters()).device
     if source.device != device and source.device != torch.device(device.type):  # "cuda" is the current one
         raise InputError(f"source is a generator on {source.device}, the model is on {device}: give one on {device}")
@@ -287,7 +287,7 @@ def check_run(
 
 def check_looks(model: Ensemble, looks: Looks | None) -> None:
     """Raise an InputError unless looks are None or what `looked_at` says of such a model."""
-    need(looks, (Looks, type(None)), "looks")
+    require_type(looks, (Looks, type(None)), "looks")
     shape = (model.members, model.config.layers, model.config.heads, len(HOPS))
     if looks is not None and (looks.step.shape != shape or looks.step.dtype != torch.int64):
         raise InputError(f"looks: give what looked_at returns for this model, steps {shape}")
@@ -298,9 +298,9 @@ def check_batch(model: Ensemble, batch: Batch, least: int, length: int | None = 
 
     ``length`` None takes any.
     """
-    need(batch, Batch, "batch")
+    require_type(batch, Batch, "batch")
     for name, field in zip(batch._fields, batch, strict=True):
-        need(field, Tensor, f"batch.{name}")
+        require_type(field, Tensor, f"batch.{name}")
     tokens, device = batch.tokens, next(model.parameters()).device
     fits = tokens.ndim == 3 and tokens.shape[0] == model.members and tokens.shape[1] >= least
     if not fits or length not in (None, tokens.shape[2]):

@@ -7,7 +7,7 @@ between the smallest and the largest seed, unless a single seed is chosen.
 import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, LAYERS, NEUTRAL, POSITIONAL, SYMBOLIC, following, kind_color, slider_over
+from possym.charts import CATEGORIES, INK, LAYERS, NEUTRAL, POSITIONAL, SYMBOLIC, dynamic_title, kind_color, slider_over
 from possym.errors import InputError
 from possym.experiments.learning_dynamics.summaries import (
     learnt_medians,
@@ -79,7 +79,7 @@ def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
         .add_params(shown)
         .properties(
             title=alt.Title(
-                following("shown", titles),
+                dynamic_title("shown", titles),
                 subtitle=f"Validation accuracy by hop count; bands of the median span {len(seeds)} seeds{few}",
             ),
             description=f"Line chart, {task} task: accuracy over training steps, one line for each hop count, and a "
@@ -243,7 +243,7 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
         .add_params(choice_of_seeds(seeds))
         .properties(
             title=alt.Title(
-                following("shown", titles),
+                dynamic_title("shown", titles),
                 subtitle="Blue positional, vermillion symbolic, grey both (near uniform), white neither; P, S: "
                 "pure at γ = 0.1",
             ),
@@ -377,7 +377,7 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
         .add_params(*at, task)
         .properties(
             title=alt.Title(
-                following("task + ', ' + evaluation", titles),
+                dynamic_title("task + ', ' + evaluation", titles),
                 subtitle="Number: layer; median over seeds; left: a score below 0.9; shaded corners: pure at γ = 0.1",
             ),
             description="Scatter plot with a slider over training: each layer's head by positional score (across) and "
@@ -427,7 +427,7 @@ def entropy_by_layer(scores: pd.DataFrame, task: str, columns: int = 40) -> alt.
         .add_params(choice_of_seeds(sorted(table["seed"].unique())))
         .properties(
             title=alt.Title(
-                following("shown", titles),
+                dynamic_title("shown", titles),
                 subtitle="One line a layer; uniform attention over n keys has ln n",
             ),
             description=f"Line chart, {task} task: attention entropy over training, one line for each layer; a menu "

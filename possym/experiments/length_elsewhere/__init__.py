@@ -29,7 +29,7 @@ from tqdm.auto import tqdm
 
 from possym.ensembles.ensemble import Ensemble
 from possym.ensembles.training import generator
-from possym.errors import ConfigError, InputError, need
+from possym.errors import ConfigError, InputError, require_type
 from possym.experiments.generality import BASELINE, SettingsConfig
 from possym.experiments.generality.summaries import LEARNT
 from possym.experiments.generalization import GAMMA, kept, right_by_hops
@@ -180,8 +180,8 @@ def with_baseline(study: Study, papers: Study) -> dict[str, pd.DataFrame]:
     Raises:
         InputError: the two studies share no seed.
     """
-    need(study, Study, "study")
-    need(papers, Study, "papers")
+    require_type(study, Study, "study")
+    require_type(papers, Study, "papers")
     rate = papers.manifest["config"]["learning_rate"]
     seeds, lengths = (study.tables["accuracy"][name].unique() for name in ("seed", "length"))
     tables = {}

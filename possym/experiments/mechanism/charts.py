@@ -7,7 +7,7 @@ seeds and the range between the smallest and the largest.
 import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, following, tile_font
+from possym.charts import CATEGORIES, INK, NEUTRAL, dynamic_title, tile_font
 from possym.errors import InputError
 from possym.experiments.learning_dynamics.charts import hop_words, of_task
 from possym.experiments.learning_dynamics.summaries import need, over_seeds
@@ -293,7 +293,7 @@ def dominant_frequencies(frequencies: pd.DataFrame, task: str) -> alt.LayerChart
         .add_params(chosen)
         .properties(
             title=alt.Title(
-                following("weighting", titles),
+                dynamic_title("weighting", titles),
                 subtitle=f"Dot and bar: median and range over {int(data['seeds'].max())} seeds; diamond: the paper",
             ),
             description="Dot plot of the dominant frequency ID by layer, with the paper's as diamonds, and a menu of "

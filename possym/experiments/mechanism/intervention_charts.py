@@ -7,7 +7,7 @@ smallest and the largest.
 import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, NEUTRAL, following, tile_font
+from possym.charts import CATEGORIES, NEUTRAL, dynamic_title, tile_font
 from possym.errors import InputError
 from possym.experiments.learning_dynamics.charts import hop_words, of_task
 from possym.experiments.learning_dynamics.summaries import need, over_seeds
@@ -75,7 +75,7 @@ def causes(table: pd.DataFrame, task: str) -> alt.LayerChart:
         .add_params(chosen)
         .properties(
             title=alt.Title(
-                following("chosen", titles), subtitle="Rows: what the layer looks at instead; median over seeds"
+                dynamic_title("chosen", titles), subtitle="Rows: what the layer looks at instead; median over seeds"
             ),
             description="Heat map of accuracy by changed layer and kind of change, with a menu of hop counts. "
             f"{titles['all']}.",
@@ -162,7 +162,7 @@ def rule_answers(rule: pd.DataFrame) -> alt.Chart:
         .add_params(chosen)
         .properties(
             title=alt.Title(
-                following("chosen", titles),
+                dynamic_title("chosen", titles),
                 subtitle="Letter sequences in which the shortcut's marks are moved, or the path is cut",
             ),
             description="Stacked bars with a menu of hop counts: what models answer, by kind of altered sequence. "

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from possym.ensembles.ensemble import causal_attention
 from possym.ensembles.gptj import GPTJEnsemble
-from possym.errors import InputError, need
+from possym.errors import InputError, require_type
 from possym.experiments.mechanism.token_flow import attention_weights, check_batch, mix
 from possym.tasks import Batch
 
@@ -90,7 +90,7 @@ def intervention(model: GPTJEnsemble, batch: Batch, layer: int, change: str, pla
     >>> model(batch.tokens, attend=intervention(model, batch, 0, "self")).shape
     torch.Size([1, 4, 136])
     """
-    need(model, GPTJEnsemble, "model")
+    require_type(model, GPTJEnsemble, "model")
     check_batch(batch)
     if change not in CHANGES or places not in PLACES:
         raise InputError(
@@ -125,8 +125,8 @@ def kept_layers(model: GPTJEnsemble, kept: Tensor, instead: str) -> Attend:
     Raises:
         InputError: ``kept`` of another shape or dtype, or another attention.
     """
-    need(model, GPTJEnsemble, "model")
-    need(kept, Tensor, "kept")
+    require_type(model, GPTJEnsemble, "model")
+    require_type(kept, Tensor, "kept")
     if kept.shape != (model.members, model.config.layers) or kept.dtype != torch.bool:
         raise InputError(f"kept {tuple(kept.shape)} {kept.dtype}: expected bool {model.members, model.config.layers}")
     if instead not in ("uniform", "self"):

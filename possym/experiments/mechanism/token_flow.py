@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from possym.ensembles.gptj import GPTJEnsemble
-from possym.errors import InputError, need
+from possym.errors import InputError, require_type
 from possym.rope import rotate
 from possym.tasks import Batch, LetterTask, NumberTask
 from possym.theory.functions import index, retrieval
@@ -88,7 +88,7 @@ def attention_maps(model: GPTJEnsemble, tokens: Tensor, without: int | None = No
     >>> attention_maps(model, torch.zeros(3, 5, dtype=torch.int64)).sum(-1).round().unique()
     tensor([1.])
     """
-    need(model, GPTJEnsemble, "model")
+    require_type(model, GPTJEnsemble, "model")
     known = isinstance(without, int) and not isinstance(without, bool) and 0 <= without < model.config.layers
     if without is not None and not known:
         raise InputError(f"without = {without!r}: this model has layers 0 to {model.config.layers - 1}")
@@ -123,8 +123,8 @@ def states(weights: Tensor, tokens: Tensor, moves: Tensor | None = None) -> Tens
     >>> states(looks_back, torch.tensor([[7, 8]])).tolist()
     [[[[7, 8]], [[7, 7]]]]
     """
-    need(weights, Tensor, "weights")
-    need(tokens, Tensor, "tokens")
+    require_type(weights, Tensor, "weights")
+    require_type(tokens, Tensor, "tokens")
     E, L, B, T = weights.shape[:4] if weights.ndim == 5 else (0, 0, 0, 0)
     if weights.shape != (E, L, B, T, T) or tokens.shape not in ((E, B, T), (B, T)) or tokens.dtype != torch.int64:
         shapes = f"weights {tuple(weights.shape)}, tokens {tuple(tokens.shape)} {tokens.dtype}"
@@ -176,7 +176,7 @@ def basic_function(task: NumberTask | LetterTask, device: torch.device) -> Calla
 
 def check_task(task: NumberTask | LetterTask) -> None:
     """Raise an InputError unless this is one of the multi-hop tasks."""
-    need(task, (NumberTask, LetterTask), "task")
+    require_type(task, (NumberTask, LetterTask), "task")
 
 
 def function_name(task: str, power: int) -> str:
@@ -242,7 +242,7 @@ def functions(
 
 def check_batch(batch: Batch) -> None:
     """Raise an InputError unless every field of a batch has the member axis."""
-    need(batch, Batch, "batch")
+    require_type(batch, Batch, "batch")
     if batch.tokens.ndim != 3:
         raise InputError(f"tokens {tuple(batch.tokens.shape)}: give a batch with a leading member axis, (E, B, T)")
 
@@ -291,7 +291,7 @@ def example_flow(model: GPTJEnsemble, task: NumberTask | LetterTask, batch: Batc
     51
     """
     check_task(task)
-    need(batch, Batch, "batch")
+    require_type(batch, Batch, "batch")
     maps = attention_maps(model, batch.tokens)[:1]
     history = states(maps, batch.tokens, moved_tokens(task, batch.tokens.device))[0]  # (L + 1, B, T)
     rows = []
@@ -316,7 +316,7 @@ def label(agreement: Tensor, level: float = LEVEL) -> Tensor:
     >>> label(torch.tensor([[0.4, 0.7, 1.0, 0.9], [1.0, 1.0, 1.0, 1.0], [0.2, 0.3, 0.3, 0.3]]))
     tensor([ 2,  0, -1])
     """
-    need(agreement, Tensor, "agreement")
+    require_type(agreement, Tensor, "agreement")
     if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 <= level <= 1:
         raise InputError(f"level = {level!r}: give a share from 0 to 1")
     best = agreement.amax(-1)

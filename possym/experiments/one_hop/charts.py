@@ -6,7 +6,7 @@ Tables are those of `possym.experiments.one_hop.protocol`.
 import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, picked
+from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, click_menu
 from possym.experiments.one_hop.protocol import GUESSING, HABITS, reach
 from possym.profiling.charts import number
 
@@ -68,7 +68,7 @@ def accuracy_by_length(table: pd.DataFrame) -> alt.HConcatChart:
     whose = "models numbers fall below one half" if able.all() else "models that reach one half numbers fall below it"
     return (
         alt.hconcat(*panels)
-        .add_params(*picked("shown", "model", ["all", *models], "all", "Model"))
+        .add_params(*click_menu("shown", "model", ["all", *models], "all", "Model"))
         .properties(
             title=alt.Title(
                 f"In {sooner.sum()} of {able.sum()} {whose} before letters do",

@@ -6,7 +6,7 @@ Tables are those of `possym.experiments.real_models` and `possym.experiments.rea
 import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, KINDS, LAYERS, NEUTRAL, POSITIONAL, SYMBOLIC, following, picked
+from possym.charts import CATEGORIES, KINDS, LAYERS, NEUTRAL, POSITIONAL, SYMBOLIC, click_menu, dynamic_title
 from possym.charts.typography import typeset
 from possym.experiments.real_models.summaries import (
     MEASURES,
@@ -91,7 +91,7 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
     trade = "trade one score for the other" if r < -0.5 else "do not clearly trade one score for the other"
     return (
         alt.vconcat(points, profile, norms)
-        .add_params(*picked("shown", "name", names, start, "Head"))
+        .add_params(*click_menu("shown", "name", names, start, "Head"))
         .resolve_scale(color="independent")
         .properties(
             title=alt.Title(
@@ -198,7 +198,7 @@ def scores_by_frequency(frequencies: pd.DataFrame, task: str) -> alt.VConcatChar
         .add_params(*switches)
         .properties(
             title=alt.Title(
-                following("cut + ', ' + scope", titles),
+                dynamic_title("cut + ', ' + scope", titles),
                 subtitle="Median and quartiles over heads; below, the size of the logits",
             ),
             description="Line charts of both scores and the logit norm by RoPE frequency over heads. Medians in the "

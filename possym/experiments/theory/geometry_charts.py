@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, said
+from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, slider_label
 from possym.experiments.theory.exclusion_charts import slider
 
 SCALINGS = ("linear", "dynamic", "yarn", "llama3", "longrope (example)")
@@ -80,12 +80,12 @@ def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
     params = [
         alt.param(name="scaling", value="linear", bind=alt.binding_select(options=list(SCALINGS), name="Scaling ")),
         slider("logbase", 4, 2, 7, 0.1, "Base"),
-        said("logbase", "format(pow(10, logbase), ',.3~r')"),
+        slider_label("logbase", "format(pow(10, logbase), ',.3~r')"),
         slider("factor", 8, 1, 32, 1, "Scaling factor"),
         slider("logtrained", 12, 8, 17, 1, "Length in training"),
-        said("logtrained", "format(pow(2, logtrained), ',')"),
+        slider_label("logtrained", "format(pow(2, logtrained), ',')"),
         slider("loglength", 14, 8, 20, 1, "Length of the input"),
-        said("loglength", "format(pow(2, loglength), ',')"),
+        slider_label("loglength", "format(pow(2, loglength), ',')"),
         slider("proportion", 1, 0, 1, 0.05, "Share of planes that turn"),
     ]
     base = (
