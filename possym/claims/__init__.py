@@ -6,7 +6,8 @@ that the claim states.
 
 import html
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
@@ -17,7 +18,7 @@ from possym.claims.page import Browser
 from possym.claims.table import SYMBOLS, Table, anchor, badge
 from possym.errors import InputError, ResultsError, require_type
 from possym.experiments.canonical import claims as canonical
-from possym.experiments.claim import OWN, VERDICTS, Claim, Measurement
+from possym.experiments.claim import COUNTED, INTERVALS, KINDS, OWN, VERDICTS, Claim, Measurement
 from possym.experiments.generality import claims as generality
 from possym.experiments.generalization import claims as generalization
 from possym.experiments.learning_dynamics import claims as learning
@@ -32,8 +33,8 @@ from possym.results import Study, load_or_run, result_folder
 from possym.results.published import papers
 
 __all__ = [
-    "CLAIMS", "VERDICTS", "Browser", "Claim", "Measurement", "Table", "browser", "finding", "ledger", "studies",
-    "summary", "what_holds",
+    "CLAIMS", "COUNTED", "INTERVALS", "KINDS", "VERDICTS", "Browser", "Claim", "Measurement", "Table", "browser",
+    "finding", "ledger", "studies", "summary", "what_holds",
 ]  # fmt: skip
 
 CLAIMS: tuple[Claim, ...] = (
@@ -49,7 +50,17 @@ CLAIMS: tuple[Claim, ...] = (
     *real.CLAIMS,
     *onehop.CLAIMS,
 )
-COLUMNS = ["claim", "paper", "where", "measured", "interval", "paper_value", "verdict", "chapter"]
+COLUMNS = [
+    "claim", "paper", "where", "measured", "interval", "paper_value", "verdict", "chapter",
+    "kind", "interval_kind", "criterion", "changed",
+]  # fmt: skip
+PLURALS = {
+    "replication": "replications",
+    "theorem": "theorems",
+    "own code": "checks of our own code",
+    "re-reading": "re-readings of a printed table",
+    "own question": "questions of our own",
+}
 MARKUP = ("Claim", "Measured here", "Verdict")
 OWN_TITLE = "Questions of our own: findings of the papers, taken to settings that they did not study"
 ORIGIN = ("experiment", "config_hash", "device", "seconds", "commit")
@@ -65,7 +76,8 @@ def ledger(chapter: str | None = None, studies: Mapping[str, Study] | None = Non
 
     Returns:
         DataFrame with columns claim, paper (P1, P2, or own for a question of ours), where, measured, interval,
-        paper_value, verdict, chapter.
+        paper_value, verdict, chapter, kind (a key of `KINDS`), interval_kind (a key of `INTERVALS`), criterion, and
+        changed: what the criterion was, if it was changed after its result was seen, else empty.
 
     Raises:
         InputError: no claim belongs to this chapter.
@@ -79,7 +91,8 @@ def ledger(chapter: str | None = None, studies: Mapping[str, Study] | None = Non
     rows = []
     for claim in chosen:
         found = measure(claim, known)
-        rows.append([claim.statement, claim.paper, claim.where, *found[:2], claim.paper_value, found[2], claim.chapter])
+        said = [claim.statement, claim.paper, claim.where, *found[:2], claim.paper_value, found[2], claim.chapter]
+        rows.append([*said, claim.kind, claim.interval_kind, claim.criterion, claim.changed])
     return pd.DataFrame(rows, columns=COLUMNS, index=pd.Index([claim.id for claim in chosen], name="id"))
 
 
@@ -181,14 +194,9 @@ def with_origin(rows: pd.DataFrame, known: Mapping[str, Study]) -> pd.DataFrame:
 
 def shown(rows: pd.DataFrame, figures: list[str]) -> pd.DataFrame:
     """Return rows of the ledger as readers see them: criteria folded under claims, figures below measurements."""
-    criteria = {claim.id: claim.criterion for claim in CLAIMS}
-    claim = [
-        f"<details><summary>{html.escape(row.claim)}</summary>Criterion: {html.escape(criteria[row.Index])}</details>"
-        for row in rows.itertuples()
-    ]
     return pd.DataFrame(
         {
-            "Claim": claim,
+            "Claim": [claim_folded(row) for row in rows.itertuples()],
             "Where": [
                 row["where"] if row.paper == OWN else f"{papers()[row.paper]['arxiv']}, {row['where']}"
                 for _, row in rows.iterrows()
@@ -203,8 +211,18 @@ def shown(rows: pd.DataFrame, figures: list[str]) -> pd.DataFrame:
     )
 
 
+def claim_folded(row: Any) -> str:
+    """Return a row's claim, with its kind, its criterion and what its interval is folded under it, as HTML."""
+    said = [f"Criterion: {row.criterion}.", f"Kind: {row.kind}, {KINDS[row.kind]}."]
+    if row.interval:
+        said.append(f"Interval: {row.interval_kind}, {INTERVALS[row.interval_kind]}.")
+    if row.changed:
+        said.append(f"Changed after its result was seen: {row.changed}.")
+    return f"<details><summary>{html.escape(row.claim)}</summary>{html.escape(' '.join(said))}</details>"
+
+
 def browser(rows: pd.DataFrame | None = None) -> Browser:
-    """Return the ledger as a page shows it: filters by paper, verdict and chapter above one table of all claims.
+    """Return the ledger as a page shows it: filters by paper, kind, verdict and chapter above one table of all claims.
 
     Args:
         rows: rows of `ledger`; None for all.
@@ -253,24 +271,41 @@ def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
     return f'<span id="{anchor("finding", id)}"></span>{said}'
 
 
-def summary(rows: pd.DataFrame | None = None) -> Table:
-    """Return the count of verdicts by paper, our own questions apart, each linked to its rows on the ledger's page.
+def summary(rows: pd.DataFrame | None = None, kinds: Iterable[str] = COUNTED) -> Table:
+    """Return the count of verdicts by paper and kind, each linked to its rows on the ledger's page.
 
     Args:
         rows: rows of `ledger`; None for all.
+        kinds: the kinds of claims to count; those that speak for or against a paper unless told otherwise.
+
+    Raises:
+        InputError: rows that are not the ledger's, or a kind that is none.
+
+    >>> summary(ledger("01-positional-and-symbolic"), ["own code"]).frame["● holds"].tolist()
+    ['<a href="ledger.md#paper=P1&kind=own+code&verdict=holds">2</a>']
     """
-    rows = rows_of_ledger(rows)
+    rows, kinds = rows_of_ledger(rows), list(kinds)
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise InputError(f"kind {unknown[0]!r}: the kinds of claims are {', '.join(KINDS)}")
+    counted = rows[rows["kind"].isin(kinds)]
     titles = {name: f"{entry['title']} ({entry['arxiv']})" for name, entry in papers().items()} | {OWN: OWN_TITLE}
-    counts = pd.crosstab(rows["paper"], rows["verdict"]).reindex(
-        index=list(titles), columns=list(VERDICTS), fill_value=0
-    )
+    groups = [
+        (paper, kind) for paper in titles for kind in kinds
+        if ((counted["paper"] == paper) & (counted["kind"] == kind)).any()
+    ]  # fmt: skip
     names = {verdict: f"{SYMBOLS[verdict]} {verdict}" for verdict in VERDICTS}
-    frame = pd.DataFrame({"Paper": list(titles.values())})
+    frame = pd.DataFrame(
+        {"Paper": [titles[paper] for paper, _ in groups], "Claims": [f"{PLURALS[kind]}" for _, kind in groups]}
+    )
     for verdict, name in names.items():
-        frame[name] = [
-            f'<a href="ledger.md#{urlencode({"paper": paper, "verdict": verdict})}">{count}</a>' if count else "0"
-            for paper, count in counts[verdict].items()
-        ]
-    own = (rows["paper"] == OWN).sum()
-    caption = f"{len(rows) - own} claims of the papers and {own} questions of our own, and what became of them here"
-    return Table(frame, caption, markup=tuple(names.values()))
+        frame[name] = [counted_cell(counted, paper, kind, verdict) for paper, kind in groups]
+    apart = ", ".join(f"{(rows['kind'] == kind).sum()} {PLURALS[kind]}" for kind in KINDS if kind not in kinds)
+    caption = f"{len(counted)} {' and '.join(PLURALS[kind] for kind in kinds)}, and what became of them here"
+    return Table(frame, caption + (f"; not counted: {apart}" if apart else ""), markup=tuple(names.values()))
+
+
+def counted_cell(rows: pd.DataFrame, paper: str, kind: str, verdict: str) -> str:
+    """Return the number of rows of a paper, kind and verdict, linked to them on the ledger's page, as HTML."""
+    wanted = {"paper": paper, "kind": kind, "verdict": verdict}
+    count = (rows[list(wanted)] == pd.Series(wanted)).all(axis=1).sum()
+    return f'<a href="ledger.md#{urlencode(wanted)}">{count}</a>' if count else "0"

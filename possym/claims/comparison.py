@@ -246,7 +246,7 @@ def array_differences(before: Study, now: Study) -> list[list]:
 
 def change_of_claim(claim: Claim, before: dict, now: dict) -> list | None:
     """Return a claim's row of `Comparison.claims`; None where neither side has its study."""
-    sides = [measured(claim, found.get((claim.study, "paper"))) for found in (before, now)]
+    sides = [measure_claim(claim, found.get((claim.study, "paper"))) for found in (before, now)]
     if sides == ["", ""]:
         return None
     texts = [side if isinstance(side, str) else said(side) for side in sides]
@@ -258,7 +258,7 @@ def change_of_claim(claim: Claim, before: dict, now: dict) -> list | None:
     return [claim.id, claim.study, change, *texts, *verdicts]
 
 
-def measured(claim: Claim, study: Study | ResultsError | None) -> Measurement | str:
+def measure_claim(claim: Claim, study: Study | ResultsError | None) -> Measurement | str:
     """Return a claim's measurement, or in words why there is none."""
     if not isinstance(study, Study):
         return "" if study is None else str(study)

@@ -5,9 +5,9 @@ import html
 import pandas as pd
 
 from possym.claims.table import SYMBOLS, Table, anchor
-from possym.experiments.claim import VERDICTS
+from possym.experiments.claim import KINDS, VERDICTS
 
-FILTERS = ("paper", "verdict", "chapter")
+FILTERS = ("paper", "kind", "verdict", "chapter")
 # Shows the rows that every filter lets through, says how many, and keeps the choice in the address, so that Back
 # undoes it. The address of one claim asks for no filter, and so shows its row.
 SCRIPT = """
@@ -22,7 +22,7 @@ SCRIPT = """
       let count = 0;
       const fits = (row, name) => !asked[name] || row.dataset[name] === asked[name];
       for (const row of rows) {
-        row.hidden = !["paper", "verdict", "chapter"].every((name) => fits(row, name))
+        row.hidden = !["paper", "kind", "verdict", "chapter"].every((name) => fits(row, name))
           || !plain(row.textContent).includes(plain(asked.text));
         count += !row.hidden;
       }
@@ -56,7 +56,7 @@ SCRIPT = """
 
 
 class Browser:
-    """The rows of a ledger as an HTML table below menus for paper, verdict, chapter and a text."""
+    """The rows of a ledger as an HTML table below menus for paper, kind, verdict, chapter and a text."""
 
     def __init__(self, rows: pd.DataFrame, shown: pd.DataFrame, papers: dict[str, str]) -> None:
         """Hold rows of the ledger, the same as readers see them, and the title that each paper goes by."""
@@ -70,6 +70,7 @@ class Browser:
         self.table = Table(frame, "The ledger of claims", ("Claim", "Measured here", "Verdict", "Chapter"), attributes)
         self.filters = {
             "paper": [name for name in papers if name in set(rows["paper"])],
+            "kind": [kind for kind in KINDS if kind in set(rows["kind"])],
             "verdict": [verdict for verdict in VERDICTS if verdict in set(rows["verdict"])],
             "chapter": sorted(set(rows["chapter"])),
         }
@@ -81,6 +82,7 @@ class Browser:
     def _repr_html_(self) -> str:
         words = {
             "paper": lambda name: self.papers[name],
+            "kind": str,
             "verdict": lambda verdict: f"{SYMBOLS[verdict]} {verdict}",
             "chapter": title,
         }

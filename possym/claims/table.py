@@ -10,7 +10,7 @@ import pandas as pd
 from possym.charts.typography import typeset_html
 from possym.experiments.claim import VERDICTS
 
-SYMBOLS = dict(zip(VERDICTS, "●◐○–", strict=True))
+SYMBOLS = dict(zip(VERDICTS, "●◐?○–", strict=True))
 TABULAR = "application/vnd.dataresource+json"  # the Frictionless standard's type for a table in a notebook
 
 

@@ -1,4 +1,4 @@
-"""What a claim is, the four verdicts, and the numbers that a verdict rests on with their intervals."""
+"""What a claim is, of which kind, the five verdicts, and the numbers with intervals that a verdict rests on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +9,28 @@ from scipy import stats
 
 from possym.profiling.statistics import Estimate
 
-VERDICTS = ("holds", "holds in part", "does not hold", "not testable here")
+VERDICTS = ("holds", "holds in part", "not shown", "does not hold", "not testable here")
+HOLDS, IN_PART, NOT_SHOWN, FAILS, UNTESTABLE = VERDICTS
 OWN = "own"  # in place of a paper: it claims nothing there, we ask whether its finding carries over
+KINDS = {
+    "replication": "an experiment of the paper, done again",
+    "theorem": "a statement of the paper, and a search for its counterexample",
+    "own code": "a check of this book's code, which no correct code can fail",
+    "re-reading": "a sentence of the paper, read against its own printed table",
+    "own question": "a question that the papers do not ask",
+}
+REPLICATION, THEOREM, OWN_CODE, REREADING, OWN_QUESTION = KINDS
+COUNTED = (REPLICATION, THEOREM)  # the kinds that speak for or against a paper
+INTERVALS = {
+    "none": "no interval",
+    "extent": "no interval; it says how much was looked at",
+    "95 % interval": "of a share by Wilson, else the criterion says by which method",
+    "range over seeds": "the least and the greatest value over models that differ in their seed",
+    "range over heads and seeds": "the least and the greatest value over all heads of all models",
+    "range over angles": "the least and the greatest value over angles",
+    "exact": "no interval; every case was looked at, none was drawn",
+}
+NO_INTERVAL, EXTENT, CONFIDENCE, SEED_RANGE, HEAD_RANGE, ANGLE_RANGE, EXACT = INTERVALS
 
 
 class Measurement(NamedTuple):
@@ -31,11 +51,13 @@ class Claim:
 
     ``measure`` takes the `Study` named by ``study`` (a module of `possym.experiments`), or nothing where
     ``study`` is None and the claim is computed on the spot. It returns a `Measurement` whose verdict follows
-    from ``criterion``, by `judge`.
+    from ``criterion``, by `judge`. ``kind`` is one of `KINDS`; ``interval_kind``, one of `INTERVALS`, says what the
+    measurement's interval is. ``changed`` says what the criterion was, if it was changed after its result was seen.
     """
 
     id: str
     paper: str
+    kind: str
     where: str
     statement: str
     chapter: str
@@ -43,15 +65,20 @@ class Claim:
     criterion: str
     measure: Callable[..., Measurement]
     study: str | None = None
+    interval_kind: str = NO_INTERVAL
+    changed: str = ""
 
 
-def claims_in(paper: str, chapter: str, study: str | None = None) -> Callable[..., Claim]:
+def claims_in(paper: str, chapter: str, study: str | None = None, kind: str = "") -> Callable[..., Claim]:
     """Return a function that makes the claims of one paper, or our own, in one chapter from what tells them apart.
+
+    A claim of a paper is a replication, and one of ours a question of our own, unless another kind is given.
 
     >>> claim = claims_in("P1", "03-scoring-a-head")
     >>> claim("one", "section 3", "One is 1.", "1", "holds if it is", lambda: Measurement("1", "", judge(True))).chapter
     '03-scoring-a-head'
     """
+    usual = kind or (OWN_QUESTION if paper == OWN else REPLICATION)
 
     def claim(
         id: str,
@@ -60,11 +87,16 @@ def claims_in(paper: str, chapter: str, study: str | None = None) -> Callable[..
         paper_value: str,
         criterion: str,
         measure: Callable[..., Measurement],
+        interval_kind: str = NO_INTERVAL,
+        *,
+        kind: str = usual,
         study: str | None = study,
+        changed: str = "",
     ) -> Claim:
         return Claim(
             id=id,
             paper=paper,
+            kind=kind,
             where=where,
             statement=statement,
             chapter=chapter,
@@ -72,42 +104,46 @@ def claims_in(paper: str, chapter: str, study: str | None = None) -> Callable[..
             criterion=criterion,
             measure=measure,
             study=study,
+            interval_kind=interval_kind,
+            changed=changed,
         )
 
     return claim
 
 
-def judge(holds: bool, in_part: bool = False) -> str:
-    """Return the verdict of a criterion: met, met in part, or not.
+def judge(holds: bool, in_part: bool = False, *, undecided: bool = False) -> str:
+    """Return the verdict of a criterion: met, met in part, or not; not shown where the interval holds both directions.
 
     >>> judge(False, in_part=True)
     'holds in part'
+    >>> judge(False, in_part=True, undecided=True)
+    'not shown'
     """
-    return VERDICTS[0] if holds else VERDICTS[1] if in_part else VERDICTS[2]
+    return HOLDS if holds else NOT_SHOWN if undecided else IN_PART if in_part else FAILS
 
 
-def alone(value: float) -> Estimate:
+def exact(value: float) -> Estimate:
     """Return a number that has no interval.
 
-    >>> alone(0.5)
+    >>> exact(0.5)
     Estimate(value=0.5, low=0.5, high=0.5, p_value=nan)
     """
     return Estimate(float(value), float(value), float(value))
 
 
-def spread(values: pd.Series, middle: str = "median") -> Estimate:
+def seed_range(values: pd.Series, middle: str = "median") -> Estimate:
     """Return the median or mean of values, one a seed, and their range.
 
-    >>> spread(pd.Series([1, 2, 6]))
+    >>> seed_range(pd.Series([1, 2, 6]))
     Estimate(value=2.0, low=1.0, high=6.0, p_value=nan)
     """
     return Estimate(float(values.agg(middle)), float(values.min()), float(values.max()))
 
 
-def share(count: int, total: int) -> Estimate:
+def proportion(count: int, total: int) -> Estimate:
     """Return a share of independent cases and its 95 % interval by Wilson; of no cases, any share from 0 to 1.
 
-    >>> [round(end, 2) for end in share(8, 8)[:3]]
+    >>> [round(end, 2) for end in proportion(8, 8)[:3]]
     [1.0, 0.68, 1.0]
     """
     if not total:
@@ -116,10 +152,19 @@ def share(count: int, total: int) -> Estimate:
     return Estimate(count / total, float(found.low), float(found.high))
 
 
+def percent_interval(*estimates: Estimate) -> str:
+    """Return the intervals of shares in words.
+
+    >>> percent_interval(proportion(8, 8))
+    '68 % to 100 %'
+    """
+    return " and ".join(f"{estimate.low:.0%} to {estimate.high:.0%}" for estimate in estimates)
+
+
 def not_testable(reason: str) -> Callable[..., Measurement]:
     """Return the measure of a claim that cannot be tested here, with the reason.
 
     >>> not_testable("needs the authors' machine")().verdict
     'not testable here'
     """
-    return lambda: Measurement(reason, "", VERDICTS[3])
+    return lambda: Measurement(reason, "", UNTESTABLE)

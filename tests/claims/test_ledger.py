@@ -10,7 +10,7 @@ import pytest
 
 from possym import claims
 from possym.charts.typography import typeset
-from possym.claims import CLAIMS, VERDICTS, figures
+from possym.claims import CLAIMS, INTERVALS, KINDS, VERDICTS, figures
 from possym.claims.figures import FIGURES
 from possym.errors import InputError, ResultsError
 from possym.experiments.claim import OWN, Claim, Measurement, judge
@@ -128,7 +128,7 @@ def test_ties_and_reversals_are_told_apart():
     tied, swapped = learnt(number_4=4000), learnt(number_4=2500)
     recipe = lambda seed: [PAPER_LIKE["learnt"], tied, swapped, swapped][seed]  # noqa: E731
     found = learning.hop_order(study(learnt=recipe))
-    assert found.measured == "in order in 1 of 4 seeds, tied in 1, otherwise in 2"
+    assert found.measured.startswith("in order in 1 of 4 seeds, tied in 1, otherwise in 2; median steps ")
     assert found.verdict == "does not hold"
 
 
@@ -191,6 +191,8 @@ def test_every_claim_is_complete_and_named_once():
     assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
     for claim in CLAIMS:
         assert isinstance(claim, Claim) and claim.paper in {*published.papers(), OWN}
+        assert claim.kind in KINDS and claim.interval_kind in INTERVALS
+        assert (claim.paper == OWN) == (claim.kind == "own question")
         assert (claim.paper == OWN) == (claim.paper_value == "not studied") == claim.where.startswith("after ")
         assert all(
             getattr(claim, name).strip() for name in ("where", "statement", "chapter", "paper_value", "criterion")
@@ -234,6 +236,10 @@ def test_ledger_has_the_columns_of_the_contract():
         "paper_value",
         "verdict",
         "chapter",
+        "kind",
+        "interval_kind",
+        "criterion",
+        "changed",
     ]
     assert set(rows["verdict"]) <= set(VERDICTS)
 
@@ -312,6 +318,10 @@ ROWS = pd.DataFrame(
         "paper_value": "1",
         "verdict": ["holds", "holds", "does not hold"],
         "chapter": ["05-canonical-tasks", "05-canonical-tasks", "07-learning-dynamics"],
+        "kind": ["theorem", "replication", "replication"],
+        "interval_kind": ["range over seeds", "none", "none"],
+        "criterion": "holds if it is",
+        "changed": ["", "", "it held if it was not"],
     },
     index=["canonical-tension", "letter-learnt", "number-learnt"],
 )
@@ -319,18 +329,21 @@ ROWS = pd.DataFrame(
 
 def test_summary_counts_every_claim_once():
     frame = claims.summary(ROWS).frame
-    counts = frame.iloc[:, 1:].map(lambda cell: int(re.sub("<[^>]+>", "", cell)))
-    assert counts.to_numpy().tolist() == [[1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
-    assert 'href="ledger.md#paper=P2&verdict=does+not+hold"' in frame.iloc[1, 3]
+    counts = frame.iloc[:, 2:].map(lambda cell: int(re.sub("<[^>]+>", "", cell)))
+    assert frame["Claims"].tolist() == ["theorems", "replications"]
+    assert counts.to_numpy().tolist() == [[1, 0, 0, 0, 0], [1, 0, 0, 1, 0]]
+    assert 'href="ledger.md#paper=P2&kind=replication&verdict=does+not+hold"' in frame.iloc[1, 5]
 
 
 def test_our_own_questions_count_for_no_paper():
     rows = claims.ledger(generality.CHAPTER, {"generality": general_study()})
-    table = claims.summary(rows)
-    assert table.caption.startswith(f"0 claims of the papers and {len(rows)} questions of our own")
-    counts = table.frame.iloc[:, 1:].map(lambda cell: int(re.sub("<[^>]+>", "", cell))).sum(axis=1)
-    assert counts.tolist() == [0, 0, len(rows)]
-    assert 'href="ledger.md#paper=own&verdict=holds"' in table.frame.iloc[2, 1]
+    counted = claims.summary(rows)
+    assert counted.frame.empty and counted.caption.startswith("0 replications and theorems, ")
+    assert counted.caption.endswith(f"{len(rows)} questions of our own")
+    table = claims.summary(rows, ["own question"])
+    counts = table.frame.iloc[:, 2:].map(lambda cell: int(re.sub("<[^>]+>", "", cell))).sum(axis=1)
+    assert counts.tolist() == [len(rows)]
+    assert 'href="ledger.md#paper=own&kind=own+question&verdict=holds"' in table.frame.iloc[0, 2]
     page = claims.browser(rows)._repr_html_()
     assert '<option value="own">Questions of our own' in page and '<option value="P2">' not in page
     shown = Cells(page)
@@ -347,6 +360,7 @@ def test_browser_shows_every_row_and_offers_what_there_is():
     page = claims.browser(ROWS)
     assert page.filters == {
         "paper": ["P1", "P2"],
+        "kind": ["replication", "theorem"],
         "verdict": ["holds", "does not hold"],
         "chapter": ["05-canonical-tasks", "07-learning-dynamics"],
     }
@@ -356,7 +370,8 @@ def test_browser_shows_every_row_and_offers_what_there_is():
     assert [row[3] for row in shown.rows[1:]] == [
         "1; 0 to 2Figure: accuracy by angle", "1Figure: accuracy on letters", "1Figure: accuracy on numbers",
     ]  # fmt: skip
-    assert re.findall(r'<tr id="claim-([^"]+)" data-paper="P2" data-verdict="([^"]+)"', html) == [
+    pattern = r'<tr id="claim-([^"]+)" data-paper="P2" data-kind="replication" data-verdict="([^"]+)"'
+    assert re.findall(pattern, html) == [
         ("letter-learnt", "holds"), ("number-learnt", "does not hold")
     ]  # fmt: skip
     assert 'href="chapters/07-learning-dynamics.md#claim-number-learnt"' in html
@@ -392,4 +407,25 @@ def test_judge_never_invents_a_verdict():
     assert [judge(True), judge(True, True), judge(False, True), judge(False)] == [
         "holds", "holds", "holds in part", "does not hold"
     ]  # fmt: skip
+    undecided = [judge(*given, undecided=True) for given in ((True, True), (False, True), (False, False))]
+    assert undecided == ["holds", "not shown", "not shown"]
     assert isinstance(Measurement("", "", judge(True)), tuple)
+
+
+def test_an_interval_is_named_where_there_is_one_and_only_there():
+    rows = claims.ledger()
+    unnamed = rows["interval_kind"] == "none"
+    assert not rows["interval"][unnamed].any()
+    tested = ~unnamed & (rows["verdict"] != "not testable here")
+    assert rows["interval"][tested].all(), rows.index[tested & (rows["interval"] == "")].tolist()
+
+
+def test_what_is_folded_under_a_claim_says_kind_interval_and_what_was_changed():
+    first, _, third = (Cells(claims.browser(ROWS)._repr_html_()).rows[1:][i][0] for i in range(3))
+    assert "Kind: theorem, " in first and "Interval: range over seeds, " in first and "Changed" not in first
+    assert third.endswith("Changed after its result was seen: it held if it was not.") and "Interval" not in third
+
+
+def test_an_unknown_kind_lists_the_known():
+    with pytest.raises(InputError, match="kind 'proof': .*replication, theorem"):
+        claims.summary(ROWS, ["proof"])

@@ -9,7 +9,16 @@ import pandas as pd
 from possym.experiments.canonical import GRID, TASKS, angle
 from possym.experiments.canonical import summaries as sweep
 from possym.experiments.canonical.summaries import LEARNT
-from possym.experiments.claim import Measurement, claims_in, judge, share, spread
+from possym.experiments.claim import (
+    ANGLE_RANGE,
+    CONFIDENCE,
+    SEED_RANGE,
+    Measurement,
+    claims_in,
+    judge,
+    proportion,
+    seed_range,
+)
 from possym.profiling.statistics import Estimate
 from possym.results import Study
 from possym.tasks import IndexTask
@@ -92,12 +101,14 @@ def tension(study: Study) -> Measurement:
     shared = int((both["worse"] >= LEARNT).sum())
     each = bool((both[["mean_index", "mean_retrieval"]].max() >= LEARNT).all())
     both["mean"] = both["worse"]
-    measured = f"{shared} angles learn both; best is {sweep.best_words(both)}"
-    interval = f"Index {row['mean_index']:.1%}, Retrieval {row['mean_retrieval']:.1%}"
+    measured = (
+        f"{shared} angles learn both; best is {sweep.best_words(both)}, with Index {row['mean_index']:.1%} and "
+        f"Retrieval {row['mean_retrieval']:.1%}"
+    )
     ends = tuple(
         Estimate(*(row[f"{end}_{task}"] for end in ("mean", "low", "high"))) for task in ("index", "retrieval")
     )
-    return Measurement(measured, interval, judge(each and shared == 0, each and shared <= len(both) / 8), ends)
+    return Measurement(measured, "", judge(each and shared == 0, each and shared <= len(both) / 8), ends)
 
 
 def not_with_one_angle(study: Study) -> Measurement:
@@ -155,7 +166,7 @@ def shape(task: str, wanted: str):
         measured = f"{wanted} at {counted} of {total} mismatched angles, one and {many(study)} planes"
         interval = f"bends {min(bends):+.2f} to {max(bends):+.2f}" if bends else ""
         verdict = judge(total > 0 and counted == total, counted > total / 2)
-        return Measurement(measured, interval, verdict, (share(counted, total),))
+        return Measurement(measured, interval, verdict, (proportion(counted, total),))
 
     return measure
 
@@ -178,7 +189,7 @@ def behaviour(task: str, kind: str):
             f"{means[kind].mean():.2f}, {other} {means[other].mean():.2f}",
             f"{kind} {means[kind].min():.2f} to {means[kind].max():.2f} over them",
             judge(bool(pure.all()), bool((means[kind] > means[other]).all())),
-            (spread(means[kind], "mean"), spread(means[other], "mean")),
+            (seed_range(means[kind], "mean"), seed_range(means[other], "mean")),
         )
 
     return measure
@@ -205,7 +216,7 @@ def plane(study: Study) -> Measurement:
         f"their distance {rows['turned'].mean():.2f}",
         f"lowest keys {rows['keys'].min():.2f}, lowest turned {rows['turned'].min():.2f} over {len(rows)} seeds",
         judge(bool(good.all()), bool(good.mean() > 0.5)),
-        tuple(spread(rows[column], "mean") for column in ("keys", "queries", "turned")),
+        tuple(seed_range(rows[column], "mean") for column in ("keys", "queries", "turned")),
     )
 
 
@@ -226,6 +237,7 @@ CLAIMS = (
         f"{IS_LEARNT}. Holds if the learnt angles run from the fastest without a gap and not to NoPE; in part if all "
         "are in the faster half of the grid",
         index_fast,
+        CONFIDENCE,
     ),
     claim(
         "canonical-retrieval-slow",
@@ -235,6 +247,7 @@ CLAIMS = (
         f"{IS_LEARNT}. Holds if the learnt angles run without a gap to NoPE and not from the fastest; in part if none "
         "is in the fastest quarter of the grid",
         retrieval_slow,
+        CONFIDENCE,
     ),
     claim(
         "canonical-tension",
@@ -251,6 +264,7 @@ CLAIMS = (
         "not learnt",
         f"{IS_LEARNT}. Holds if no angle learns it, with one plane or many; in part if none does with one plane",
         not_with_one_angle,
+        CONFIDENCE,
     ),
     claim(
         "canonical-partial-two-angles",
@@ -260,6 +274,7 @@ CLAIMS = (
         f"holds if the best second angle's interval lies at or above {LEARNT:g}; in part if its mean is at least "
         f"{LEARNT - 0.1:g}",
         with_two_angles,
+        CONFIDENCE,
     ),
     claim(
         "canonical-moderate-angle",
@@ -268,6 +283,7 @@ CLAIMS = (
         "a moderate angle",
         "holds if the interval of the fastest second angle lies below that of the best; in part if the mean does",
         moderate_second_angle,
+        CONFIDENCE,
     ),
     claim(
         "canonical-index-u",
@@ -276,6 +292,7 @@ CLAIMS = (
         "U",
         MISMATCHED,
         shape(INDEX, "U"),
+        ANGLE_RANGE,
     ),
     claim(
         "canonical-retrieval-inverse-u",
@@ -284,6 +301,7 @@ CLAIMS = (
         "inverse U",
         MISMATCHED,
         shape(RETRIEVAL, "inverse U"),
+        ANGLE_RANGE,
     ),
     claim(
         "canonical-index-positional",
@@ -293,6 +311,7 @@ CLAIMS = (
         "mean scores over seeds. Holds if at every learnt angle positional is at least 0.9 and symbolic at most 0.1; "
         "in part if positional is the larger at every one",
         behaviour(INDEX, "positional"),
+        ANGLE_RANGE,
     ),
     claim(
         "canonical-retrieval-symbolic",
@@ -302,6 +321,7 @@ CLAIMS = (
         "mean scores over seeds. Holds if at every learnt angle symbolic is at least 0.9 and positional at most 0.1; "
         "in part if symbolic is the larger at every one",
         behaviour(RETRIEVAL, "symbolic"),
+        ANGLE_RANGE,
     ),
     claim(
         "canonical-plane",
@@ -312,5 +332,6 @@ CLAIMS = (
         "keys, and of the queries turned by their distance, is at least 0.9 and that of the queries within 0.15 of the "
         "construction T_Index; in part if in most",
         plane,
+        SEED_RANGE,
     ),
 )

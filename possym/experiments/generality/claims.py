@@ -1,7 +1,17 @@
 """What becomes of the second paper's findings in settings that it did not study: questions of our own."""
 
 from possym.charts.typography import percent
-from possym.experiments.claim import OWN, VERDICTS, Claim, Measurement, claims_in, judge, share
+from possym.experiments.claim import (
+    CONFIDENCE,
+    OWN,
+    UNTESTABLE,
+    Claim,
+    Measurement,
+    claims_in,
+    judge,
+    percent_interval,
+    proportion,
+)
 from possym.experiments.generality.summaries import BEFORE, LABELS, LEARNT, before_and_after, course, ends
 from possym.experiments.learning_dynamics.claims import step_words
 from possym.experiments.learning_dynamics.summaries import learnt_medians, learnt_steps
@@ -53,9 +63,9 @@ def pure_as_expected(setting: str):
                     f"{median['heads']:g} heads"
                 )
         most = any(fitting > count / 2 for fitting, count in zip(good, of, strict=True))
-        verdict = judge(good == of, most) if all(of) else VERDICTS[3]
-        shares = tuple(share(fitting, count) for fitting, count in zip(good, of, strict=True))
-        return Measurement("; ".join(said), "; ".join(counted), verdict, shares)
+        verdict = judge(good == of, most) if all(of) else UNTESTABLE
+        shares = tuple(proportion(fitting, count) for fitting, count in zip(good, of, strict=True))
+        return Measurement("; ".join(said + counted), percent_interval(*shares), verdict, shares)
 
     return measure
 
@@ -68,10 +78,12 @@ def positional_first(study: Study) -> Measurement:
     by_setting = earlier.groupby(both["setting"], sort=False).agg(["sum", "size"])
     words = ", ".join(f"{LABELS[name]} {row['sum']} of {row['size']}" for name, row in by_setting.iterrows())
     if both.empty:
-        return Measurement("no model has heads of both kinds", "", VERDICTS[3])
+        return Measurement("no model has heads of both kinds", "", UNTESTABLE)
     verdict = judge(earlier.all(), earlier.mean() > 0.5)
-    found = (share(earlier.sum(), len(both)),)
-    return Measurement(f"in {earlier.sum()} of {len(both)} models", words, verdict, found)
+    found = proportion(earlier.sum(), len(both))
+    return Measurement(
+        f"in {earlier.sum()} of {len(both)} models ({words})", percent_interval(found), verdict, (found,)
+    )
 
 
 def with_success(study: Study) -> Measurement:
@@ -80,14 +92,15 @@ def with_success(study: Study) -> Measurement:
     rises = models["after"] > models["before"]
     learnt = models["learnt"]
     if not learnt.any():
-        return Measurement("no model learns its task", "", VERDICTS[3])
+        return Measurement("no model learns its task", "", UNTESTABLE)
     medians = models.loc[learnt, ["before", "after"]].median()
     measured = f"in {(rises & learnt).sum()} of {learnt.sum()} models that learn"
     if not learnt.all():
         measured += f", and in {(rises & ~learnt).sum()} of {(~learnt).sum()} that do not"
     verdict = judge(rises[learnt].all(), rises[learnt].mean() > 0.5)
-    words = f"median share {medians['before']:.0%}, then {medians['after']:.0%}"
-    return Measurement(measured, words, verdict, (share((rises & learnt).sum(), learnt.sum()),))
+    measured += f"; median share of pure heads {medians['before']:.0%}, then {medians['after']:.0%}"
+    found = proportion((rises & learnt).sum(), learnt.sum())
+    return Measurement(measured, percent_interval(found), verdict, (found,))
 
 
 def short_paths_first(study: Study) -> Measurement:
@@ -96,14 +109,15 @@ def short_paths_first(study: Study) -> Measurement:
     accuracy = accuracy[(accuracy["setting"] == "shares") & (accuracy["task"] == "number")]
     steps = learnt_steps(accuracy, LEVEL).pivot(index="seed", columns="hops", values="step")
     if steps.isna().all(axis=None):
-        return Measurement(f"no hop count reaches {LEVEL:.0%}", "", VERDICTS[3])
+        return Measurement(f"no hop count reaches {LEVEL:.0%}", "", UNTESTABLE)
     filled = steps.fillna(float("inf"))
     gaps = filled.iloc[:, 1:].to_numpy() >= filled.iloc[:, :-1].to_numpy()
     ordered = gaps.all(axis=1) & (filled.iloc[:, -1] > filled.iloc[:, 0]).to_numpy()
     medians = ", ".join(map(step_words, learnt_medians(accuracy, LEVEL)["median"]))
     verdict = judge(ordered.all(), ordered.mean() > 0.5)
-    measured, found = f"in {ordered.sum()} of {len(ordered)} models", (share(ordered.sum(), len(ordered)),)
-    return Measurement(measured, f"median steps {medians}", verdict, found)
+    found = proportion(ordered.sum(), len(ordered))
+    measured = f"in {ordered.sum()} of {len(ordered)} models; median steps {medians}"
+    return Measurement(measured, percent_interval(found), verdict, (found,))
 
 
 claim = claims_in(OWN, CHAPTER, STUDY)
@@ -122,6 +136,7 @@ CLAIMS: tuple[Claim, ...] = (
             f"{LEARNS}. Holds if that is so in every model that learns its task; in part if in most of those of one "
             "task; not testable if no model learns one of the tasks",
             pure_as_expected(setting),
+            CONFIDENCE,
         )
         for setting, words in IN_WORDS.items()
     ),
@@ -133,6 +148,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{LEARNS}. Holds if that is so in every model that learns the mixed task; in part if in most of them; not "
         "testable if none does",
         pure_as_expected("mixed"),
+        CONFIDENCE,
     ),
     claim(
         "general-positional-first",
@@ -142,6 +158,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{LEARNS}. Models that learn the number or the mixed task and have pure heads of both kinds. Holds if the "
         "mean layer of the positional ones is below that of the symbolic ones in all of them; in part if in most",
         positional_first,
+        CONFIDENCE,
     ),
     claim(
         "general-success",
@@ -151,6 +168,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{LEARNS}. Holds if, in every model that learns, more heads are pure at the end than at the last evaluation "
         f"before accuracy first reached {percent(BEFORE)}; in part if in most",
         with_success,
+        CONFIDENCE,
     ),
     claim(
         "general-short-paths-first",
@@ -161,5 +179,6 @@ CLAIMS: tuple[Claim, ...] = (
         f"{percent(LEVEL)}. Holds if in every model none is learnt before a shorter one, and the shortest before the "
         "longest; in part if in most",
         short_paths_first,
+        CONFIDENCE,
     ),
 )

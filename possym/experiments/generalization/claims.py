@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from possym.experiments.claim import Claim, Measurement, claims_in, judge, share, spread
+from possym.experiments.claim import SEED_RANGE, Claim, Measurement, claims_in, judge, proportion, seed_range
 from possym.experiments.generalization.names import crossings, kept_leads, looking
 from possym.experiments.learning_dynamics.summaries import over_seeds
 from possym.profiling.statistics import Estimate
@@ -34,7 +34,7 @@ def above_until(study: Study) -> Measurement:
         f"above 90 % at every length to {longest:,} in {above.sum()} of {len(above)} seeds",
         f"accuracy at {longest:,}: median {there.median():.0%}, {there.min():.0%} to {there.max():.0%}",
         judge(above.mean() > 0.5 and longest == until, above.any()),
-        (share(above.sum(), len(above)), spread(there)),
+        (proportion(above.sum(), len(above)), seed_range(there)),
     )
 
 
@@ -68,15 +68,15 @@ def letter_goes_further(study: Study) -> Measurement:
     """Measure the 90 % points of both tasks."""
     points = {task: crossings(whole(study, task), ["seed"]) for task in ("number", "letter")}
     number, letter = (points[task]["point"] for task in ("number", "letter"))
-    words = [
-        f"{task} {table['point'].median():,.0f} ({table['point'].min():,.0f} to {table['point'].max():,.0f})"
-        for task, table in points.items()
-    ]
+    medians, ranges = (
+        [form.format(task=task, points=table["point"].agg(["min", "median", "max"])) for task, table in points.items()]
+        for form in ("{points[median]:,.0f} ({task})", "{task} {points[min]:,.0f} to {points[max]:,.0f}")
+    )
     return Measurement(
-        f"accuracy falls below 90 % at a median of {' and '.join(words)} tokens",
-        f"{len(number)} and {len(letter)} seeds",
+        f"accuracy falls below 90 % at a median of {' and '.join(medians)} tokens",
+        f"{'; '.join(ranges)} over {len(number)} and {len(letter)} seeds",
         judge(letter.min() > number.max(), letter.median() > number.median()),
-        (spread(number), spread(letter)),
+        (seed_range(number), seed_range(letter)),
     )
 
 
@@ -96,7 +96,7 @@ def leads_fall(study: Study) -> Measurement:
         "below 0 a wrong key leads",
         f"{ranges} over seeds",
         judge(less == 1, less > 0.5),
-        tuple(spread(kept[task].dropna()) for task in tasks),
+        tuple(seed_range(kept[task].dropna()) for task in tasks),
     )
 
 
@@ -118,6 +118,7 @@ def readings_claim(task: str) -> Claim:
         f"≈ {values}",
         CRITERION_READINGS,
         readings(task),
+        SEED_RANGE,
     )
 
 
@@ -129,6 +130,7 @@ CLAIMS = (
         "850",
         "holds if most seeds are above 90 % at every length measured up to 850; in part if any seed is",
         above_until,
+        SEED_RANGE,
     ),
     readings_claim("number"),
     readings_claim("letter"),
@@ -141,6 +143,7 @@ CLAIMS = (
         "a model's point is the length where accuracy first falls below 90 %. Holds if the letter task's shortest "
         "point lies beyond the number task's longest; in part if the median does",
         letter_goes_further,
+        SEED_RANGE,
     ),
     claim(
         "discrepancy-of-trained-heads",
@@ -152,5 +155,6 @@ CLAIMS = (
         "best other one, a seed's median over sequences, heads and hops, at the longest length as a share of that at "
         "training length. Holds if the share is lower on the number task in every seed; in part if in most",
         leads_fall,
+        SEED_RANGE,
     ),
 )

@@ -4,7 +4,21 @@ import math
 
 import pandas as pd
 
-from possym.experiments.claim import Claim, Measurement, claims_in, judge, not_testable, share, spread
+from possym.experiments.claim import (
+    CONFIDENCE,
+    HEAD_RANGE,
+    NO_INTERVAL,
+    OWN_CODE,
+    SEED_RANGE,
+    Claim,
+    Measurement,
+    claims_in,
+    judge,
+    not_testable,
+    percent_interval,
+    proportion,
+    seed_range,
+)
 from possym.experiments.learning_dynamics import summaries as dynamics
 from possym.experiments.learning_dynamics.summaries import SIGNS, best_steps, learnt_medians, learnt_steps, pure_counts
 from possym.profiling.statistics import Estimate
@@ -48,7 +62,7 @@ def final_accuracy(task: str):
             f"median {final.median():.1%}",
             interval(final * 100, 1).replace(" over", " % over"),
             verdict,
-            (spread(final),),
+            (seed_range(final),),
         )
 
     return measure
@@ -65,12 +79,13 @@ def hop_order(study: Study) -> Measurement:
     reversed_ = int((gaps < 0).any(axis=1).sum())
     tied = len(ordered) - int(ordered.sum()) - reversed_
     medians = ", ".join(map(step_words, learnt_medians(accuracy, LEVEL)["median"]))
-    verdict = judge(ordered.all(), ordered.mean() > 0.5)
+    found = proportion(ordered.sum(), len(ordered))
     return Measurement(
-        f"in order in {ordered.sum()} of {len(ordered)} seeds, tied in {tied}, otherwise in {reversed_}",
+        f"in order in {ordered.sum()} of {len(ordered)} seeds, tied in {tied}, otherwise in {reversed_}; "
         f"median steps {medians}",
-        verdict,
-        (share(ordered.sum(), len(ordered)),),
+        percent_interval(found),
+        judge(ordered.all(), ordered.mean() > 0.5),
+        (found,),
     )
 
 
@@ -87,8 +102,9 @@ def first_task(study: Study) -> Measurement:
     first = number < letter.reindex(number.index).fillna(float("inf"))
     ends = [step_words(steps.fillna(float("inf")).median()) for steps in (number, letter)]
     medians = f"median steps: number {ends[0]}, letter's first hop count {ends[1]}"
-    measured, verdict = f"in {first.sum()} of {len(first)} seeds", judge(first.all(), first.mean() > 0.5)
-    return Measurement(measured, medians, verdict, (share(first.sum(), len(first)),))
+    found, verdict = proportion(first.sum(), len(first)), judge(first.all(), first.mean() > 0.5)
+    measured = f"in {first.sum()} of {len(first)} seeds; {medians}"
+    return Measurement(measured, percent_interval(found), verdict, (found,))
 
 
 def learnt_step(task: str, hops: int | None, key: str):
@@ -121,7 +137,7 @@ def near_step(steps: pd.Series, paper: float) -> Measurement:
         return Measurement(f"not reached in {missing} of {len(steps)} seeds", known, judge(False))
     inside = steps.min() - STEP_READING <= paper <= steps.max() + STEP_READING
     verdict = judge(inside, paper / 2 <= steps.median() <= paper * 2)
-    return Measurement(f"median step {steps.median():,.0f}", interval(steps), verdict, (spread(steps),))
+    return Measurement(f"median step {steps.median():,.0f}", interval(steps), verdict, (seed_range(steps),))
 
 
 def hops_together(study: Study) -> Measurement:
@@ -131,7 +147,7 @@ def hops_together(study: Study) -> Measurement:
     if gap.isna().any():
         return Measurement(f"not all learnt in {int(gap.isna().sum())} of {len(gap)} seeds", "", judge(False))
     verdict = judge((gap <= TOGETHER).all(), gap.median() <= TOGETHER)
-    return Measurement(f"median gap {gap.median():,.0f} steps", interval(gap), verdict, (spread(gap),))
+    return Measurement(f"median gap {gap.median():,.0f} steps", interval(gap), verdict, (seed_range(gap),))
 
 
 def start_scores(study: Study) -> Measurement:
@@ -145,7 +161,7 @@ def start_scores(study: Study) -> Measurement:
         f"median {lower.median():.2f}; {near:.0%} of heads have both above 0.9",
         f"{lower.min():.2f} to {lower.max():.2f} over heads and seeds",
         verdict,
-        (spread(lower),),
+        (seed_range(lower),),
     )
 
 
@@ -159,7 +175,7 @@ def start_entropy(study: Study) -> Measurement:
         f"median {uniform.median():.1%} of the uniform's entropy",
         f"{uniform.min():.1%} to {uniform.max():.1%} over heads and seeds",
         verdict,
-        (spread(uniform),),
+        (seed_range(uniform),),
     )
 
 
@@ -171,7 +187,7 @@ def count_of(task: str, gamma: float, kind: str, key: str):
         heads = counts[counts["kind"] == kind]["heads"]
         paper = published(key).value
         verdict = judge(heads.min() <= paper <= heads.max(), abs(heads.mean() - paper) <= 2)
-        return Measurement(f"mean {heads.mean():.1f}", interval(heads), verdict, (spread(heads, "mean"),))
+        return Measurement(f"mean {heads.mean():.1f}", interval(heads), verdict, (seed_range(heads, "mean"),))
 
     return measure
 
@@ -189,8 +205,9 @@ def early_late(study: Study) -> Measurement:
     medians = {kind: heads[heads["kind"] == sign]["layer"].median() for kind, sign in SIGNS.items()}
     words = ", ".join(f"median {kind} layer {layer:g}" for kind, layer in medians.items() if layer == layer)
     verdict = judge(sorted_out == seeds, sorted_out > seeds / 2)
-    measured = f"in {sorted_out} of {seeds} seeds ({both} have heads of both kinds)"
-    return Measurement(measured, words, verdict, (share(sorted_out, seeds),))
+    measured = f"in {sorted_out} of {seeds} seeds ({both} have heads of both kinds); {words}"
+    found = proportion(sorted_out, seeds)
+    return Measurement(measured, percent_interval(found), verdict, (found,))
 
 
 def positional_layers(study: Study) -> Measurement:
@@ -202,10 +219,10 @@ def positional_layers(study: Study) -> Measurement:
     usual = sorted(positional[positional > 0.5].index.tolist())
     words = ", ".join(f"layer {layer} in {part:.0%}" for layer, part in positional.items()) or "none in any seed"
     everywhere = positional.reindex(sorted(heads["layer"].unique()), fill_value=0.0)
-    estimates = tuple(share(round(part * seeds), seeds) for part in everywhere)
+    estimates = tuple(proportion(round(part * seeds), seeds) for part in everywhere)
     verdict = judge(usual == paper, bool(set(usual) & set(paper)))
     measured = f"layers {', '.join(map(str, usual))} in most seeds" if usual else "no layer in most seeds"
-    return Measurement(measured, words, verdict, estimates)
+    return Measurement(f"{measured} ({words})", "", verdict, estimates)
 
 
 def layer_zero(study: Study) -> Measurement:
@@ -218,7 +235,7 @@ def layer_zero(study: Study) -> Measurement:
     ranges = ", ".join(f"{end[kind].min():.2f} to {end[kind].max():.2f}" for kind in end)
     mean = end.mean()
     measured = f"mean {mean['positional']:.2f} and {mean['symbolic']:.2f}"
-    both = tuple(spread(end[kind], "mean") for kind in end)
+    both = tuple(seed_range(end[kind], "mean") for kind in end)
     return Measurement(measured, f"{ranges} over {len(end)} seeds", verdict, both)
 
 
@@ -233,7 +250,8 @@ def last_layer(study: Study) -> Measurement:
         # A top layer that is not pure by the end is later than every layer that is.
         late += bool(len(below)) and (top not in turned or turned[top] > below.max())
     verdict = judge(late == seeds, late > seeds / 2)
-    return Measurement(f"layer {top} is last in {late} of {seeds} seeds", "", verdict, (share(late, seeds),))
+    found = proportion(late, seeds)
+    return Measurement(f"layer {top} is last in {late} of {seeds} seeds", percent_interval(found), verdict, (found,))
 
 
 def with_purity(task: str):
@@ -286,6 +304,7 @@ def accuracy_claim(task: str) -> Claim:
         "≈ 100 %",
         "on each model's test set. Holds if every seed ends at 99 % or more; in part if the median is at least 90 %",
         final_accuracy(task),
+        SEED_RANGE,
     )
 
 
@@ -301,6 +320,7 @@ def count_claim(task: str, kind: str, gamma: float, key: str) -> Claim:
         paper_value,
         CRITERION_COUNT,
         count_of(task, gamma, kind, key),
+        SEED_RANGE,
     )
 
 
@@ -314,6 +334,7 @@ CLAIMS = (
         "1, 2, 3, 4",
         f"learnt is an accuracy of at least {LEVEL:g}. Holds if the order is strict in every seed; in part if in most",
         hop_order,
+        CONFIDENCE,
     ),
     claim(
         "number-one-hop-step",
@@ -322,6 +343,7 @@ CLAIMS = (
         "≈ 2,000",
         CRITERION_STEP,
         learnt_step("number", 1, "P2.fig2.number.one_hop_step"),
+        SEED_RANGE,
     ),
     claim(
         "letter-hops-together",
@@ -331,6 +353,7 @@ CLAIMS = (
         f"learnt is an accuracy of at least {LEVEL:g}. Holds if first and last hop count are at most {TOGETHER} steps "
         "apart in every seed; in part if the median is",
         hops_together,
+        SEED_RANGE,
     ),
     claim(
         "letter-learnt-step",
@@ -339,6 +362,7 @@ CLAIMS = (
         "≈ 3,000",
         CRITERION_STEP,
         learnt_step("letter", None, "P2.fig2.letter.learnt_step"),
+        SEED_RANGE,
     ),
     claim(
         "number-one-hop-first",
@@ -349,6 +373,7 @@ CLAIMS = (
         "hop counts of "
         "the letter task in every seed; in part if in most",
         first_task,
+        CONFIDENCE,
     ),
     claim(
         "number-best-step",
@@ -357,6 +382,7 @@ CLAIMS = (
         "≈ 4,800",
         CRITERION_BEST,
         best_step("number", "P2.fig2.number.best_step"),
+        SEED_RANGE,
     ),
     claim(
         "letter-best-step",
@@ -365,6 +391,7 @@ CLAIMS = (
         "≈ 3,400",
         CRITERION_BEST,
         best_step("letter", "P2.fig2.letter.best_step"),
+        SEED_RANGE,
     ),
     claim(
         "start-both-scores",
@@ -373,6 +400,8 @@ CLAIMS = (
         "≈ 1",
         "holds if both scores are at least 0.9 for every head of every seed; in part if for most",
         start_scores,
+        HEAD_RANGE,
+        kind=OWN_CODE,
     ),
     claim(
         "start-uniform",
@@ -382,6 +411,8 @@ CLAIMS = (
         f"holds if every head's entropy is at least 99 % of ln {LENGTH}, the uniform's; in part if the median is at "
         "least 95 %",
         start_entropy,
+        HEAD_RANGE,
+        kind=OWN_CODE,
     ),
     count_claim("number", "positional", 0.1, "P2.fig2.number.pure_positional"),
     count_claim("number", "symbolic", 0.1, "P2.fig2.number.pure_symbolic"),
@@ -397,6 +428,7 @@ CLAIMS = (
         "at γ = 0.1. Holds if in every seed both kinds exist and each pure positional "
         "head lies below each pure symbolic one; in part if in most seeds",
         early_late,
+        CONFIDENCE,
     ),
     claim(
         "number-positional-layers",
@@ -405,6 +437,7 @@ CLAIMS = (
         "1, 2",
         "holds if exactly these layers are pure positional in more than half of the seeds; in part if one of them is",
         positional_layers,
+        NO_INTERVAL,
     ),
     claim(
         "number-layer-0",
@@ -413,6 +446,7 @@ CLAIMS = (
         "≈ 0.40, ≈ 0.62",
         "holds if both lie within the range over seeds, widened by 0.1; in part if both means are within 0.2",
         layer_zero,
+        SEED_RANGE,
     ),
     claim(
         "letter-last-layer",
@@ -422,6 +456,7 @@ CLAIMS = (
         "at γ = 0.1. Holds if in every seed the top layer turns pure symbolic after all other layers that do, or not "
         "at all; in part if in most",
         last_layer,
+        CONFIDENCE,
     ),
     *(
         claim(
@@ -433,17 +468,17 @@ CLAIMS = (
             "step since which half of the heads that end pure (γ = 0.1) have been so. Holds if its 95 % interval lies "
             "above 0 and it exceeds the 95 % quantile under shuffled seeds; in part if only the latter",
             with_purity(task),
+            CONFIDENCE,
         )
         for task in ("number", "letter")
     ),
-    Claim(
-        id="training-time",
-        paper="P2",
-        where="text",
-        statement="Training takes 28 min 30 s (number) and 26 min 29 s (letter).",
-        chapter=CHAPTER,
-        paper_value="1,710 s and 1,589 s",
-        criterion="needs three RTX A5000",
-        measure=not_testable("other hardware; our seconds are in the provenance line"),
+    claim(
+        "training-time",
+        "text",
+        "Training takes 28 min 30 s (number) and 26 min 29 s (letter).",
+        "1,710 s and 1,589 s",
+        "needs three RTX A5000",
+        not_testable("other hardware; our seconds are in the provenance line"),
+        study=None,
     ),
 )

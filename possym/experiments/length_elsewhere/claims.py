@@ -1,7 +1,7 @@
 """Whether the tasks' difference at length carries over to settings that the paper did not study."""
 
 from possym.charts.typography import percent
-from possym.experiments.claim import OWN, VERDICTS, Measurement, claims_in, judge
+from possym.experiments.claim import OWN, SEED_RANGE, UNTESTABLE, Measurement, claims_in, judge
 from possym.experiments.generality.summaries import LABELS, LEARNT
 from possym.experiments.generalization.names import crossings, learnt
 from possym.results import Study
@@ -31,7 +31,7 @@ def letter_goes_further(study: Study) -> Measurement:
         ranges = [f"{p['median']:,.0f} ({p['min']:,.0f} to {p['max']:,.0f})" for p in (number, letter)]
         words.append(f"{LABELS[setting]} {' and '.join(ranges)}, {number['size']:.0f} and {letter['size']:.0f} seeds")
     if not words:
-        return Measurement("in no setting are both tasks learnt", "; ".join(left_out), VERDICTS[3])
+        return Measurement("in no setting are both tasks learnt", "; ".join(left_out), UNTESTABLE)
     later = sum(times > 1 for times in further)
     return Measurement(
         f"in {sum(apart)} of {len(apart)} settings apart, in {later} the median further: {min(further):.1f} to "
@@ -55,5 +55,6 @@ CLAIMS = (
         "the letter task's shortest point lies beyond the number task's longest; in part if in most its median does; "
         "not testable if there is no such setting",
         letter_goes_further,
+        SEED_RANGE,
     ),
 )

@@ -4,7 +4,17 @@ import numpy as np
 import pandas as pd
 import torch
 
-from possym.experiments.claim import Claim, Measurement, claims_in, judge, share, spread
+from possym.experiments.claim import (
+    CONFIDENCE,
+    SEED_RANGE,
+    Claim,
+    Measurement,
+    claims_in,
+    judge,
+    percent_interval,
+    proportion,
+    seed_range,
+)
 from possym.experiments.mechanism.token_flow import function_name
 from possym.results import Study
 from possym.results.published import published
@@ -47,10 +57,10 @@ def table_one(task: str):
         words = ", ".join(f"{value:.0f}" for value in every_seed[best].median())
         every = ", ".join(f"{weighting} {count}" for weighting, count in hits.items())
         return Measurement(
-            f"weighted by {best}: {words} (medians over seeds)",
-            f"layers that agree: {every} of {len(paper)}",
+            f"weighted by {best}: {words} (medians over seeds); layers that agree: {every} of {len(paper)}",
+            "",
             judge(hits[best] == len(paper), hits[best] >= len(paper) / 2),
-            tuple(spread(every_seed[best][layer]) for layer in every_seed[best]),
+            tuple(seed_range(every_seed[best][layer]) for layer in every_seed[best]),
         )
 
     return measure
@@ -65,11 +75,12 @@ def fast_then_slow(study: Study) -> Measurement:
         seeds = len(ids)
     words = ", ".join(f"{weighting} {part:.0%}" for weighting, part in shares.items())
     values = list(shares.values())
+    found = tuple(proportion(round(part * seeds), seeds) for part in values)
     return Measurement(
-        f"in {min(values):.0%} of seeds under the weighting that fits least",
-        words,
+        f"in {min(values):.0%} of {seeds} seeds under the weighting that fits least ({words})",
+        percent_interval(min(found)),
         judge(min(values) == 1, max(values) > 0.5),
-        tuple(share(round(part * seeds), seeds) for part in values),
+        found,
     )
 
 
@@ -82,7 +93,7 @@ def slow_everywhere(study: Study) -> Measurement:
         f"fastest layer of a seed: median ID {median:.0f} or slower",
         words,
         judge(lowest >= SLOW, median >= SLOW),
-        tuple(spread(ids) for ids in fastest.values()),
+        tuple(seed_range(ids) for ids in fastest.values()),
     )
 
 
@@ -105,11 +116,13 @@ def composition(task: str):
         usual = labels.mode().iloc[0].astype(int)
         counts = usual.groupby((usual != usual.shift()).cumsum()).agg(["first", "size"])
         words = ", ".join(f"{function_name(task, int(k))} × {size}" for k, size in counts.to_numpy().tolist())
+        found = (proportion(exact, len(labels)), proportion(known, len(labels)))
         return Measurement(
-            f"{name} in layers 0 to {HOPS - 1} and Reflexive above in {exact} of {len(labels)} seeds",
-            f"most often by layer: {words}",
+            f"{name} in layers 0 to {HOPS - 1} and Reflexive above in {exact} of {len(labels)} seeds; most often by "
+            f"layer: {words}",
+            percent_interval(found[0]),
             judge(exact == len(labels), known > len(labels) / 2),
-            (share(exact, len(labels)), share(known, len(labels))),
+            found,
         )
 
     return measure
@@ -127,11 +140,12 @@ def impossible(task: str, kind: int):
         name = {1: "positional", -1: "symbolic"}[kind]
         other = int((kinds == -kind).sum())
         opposite = {1: "positional", -1: "symbolic"}[-kind]
+        found = (proportion(wrong, total), proportion(other, total))
         return Measurement(
-            f"{wrong} of {total} such heads are purely {name}",
-            f"purely {opposite}: {other}; {end['seed'].nunique()} seeds",
+            f"{wrong} of {total} such heads are purely {name}, {other} purely {opposite}",
+            percent_interval(found[0]),
             judge(total > 0 and wrong == 0, total > 0 and wrong <= total / 10),
-            (share(wrong, total), share(other, total)),
+            found,
         )
 
     return measure
@@ -166,6 +180,7 @@ CLAIMS = (
         f"more. Holds if in every seed layers 0 to {HOPS - 1} are Index and all others Reflexive; in part if in most "
         "seeds there is nothing but Index layers and, above them, Reflexive ones",
         composition("number"),
+        CONFIDENCE,
     ),
     claim(
         "letter-composition",
@@ -176,6 +191,7 @@ CLAIMS = (
         f"as for the number task. Holds if in every seed layers 0 to {HOPS - 1} are Retrieval and all others "
         "Reflexive; in part if in most seeds there is nothing but Retrieval layers and, above them, Reflexive ones",
         composition("letter"),
+        CONFIDENCE,
     ),
     claim(
         "no-symbolic-index",
@@ -185,6 +201,7 @@ CLAIMS = (
         "looks at trained heads whose layer is labelled Index or a power of it. Holds if none is purely symbolic at "
         "the last place (γ = 0.1); in part if one in ten is",
         impossible("number", -1),
+        CONFIDENCE,
     ),
     claim(
         "no-positional-retrieval",
@@ -194,6 +211,7 @@ CLAIMS = (
         "looks at trained heads whose layer is labelled Retrieval or a power of it. Holds if none is purely positional "
         "at the last place (γ = 0.1); in part if one in ten is",
         impossible("letter", 1),
+        CONFIDENCE,
     ),
     table_claim("number"),
     table_claim("letter"),
@@ -205,6 +223,7 @@ CLAIMS = (
         f"holds if under every weighting and in every seed each of layers 0 to {HOPS - 1} has a faster dominant "
         f"frequency than each from {HOPS + 1} on; in part if under some weighting in most seeds",
         fast_then_slow,
+        CONFIDENCE,
     ),
     claim(
         "letter-slow",
@@ -214,5 +233,6 @@ CLAIMS = (
         f"holds if under every weighting, in every seed and layer the dominant ID is at least {SLOW}; in part if the "
         "median over seeds of the fastest layer's is",
         slow_everywhere,
+        SEED_RANGE,
     ),
 )

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from possym.experiments.claim import Measurement, claims_in, judge
+from possym.experiments.claim import EXTENT, OWN_CODE, Measurement, claims_in, judge
 from possym.tasks import Batch, LetterTask, NumberTask
 
 CHAPTER = "06-number-and-letter-tasks"
@@ -78,7 +78,7 @@ def integers_inside(batch: Batch) -> Measurement:
     return Measurement(f"{inside:.2%} of tokens", f"{COUNT:,} sequences", judge(inside == 1, inside > 0.99))
 
 
-claim = claims_in("P2", CHAPTER)
+claim = claims_in("P2", CHAPTER, kind=OWN_CODE)
 
 
 BALANCE = (
@@ -94,6 +94,7 @@ CLAIMS = (
         "balanced",
         BALANCE,
         lambda: balanced(drawn(NumberTask()), 120),
+        EXTENT,
     ),
     claim(
         "letter-balanced",
@@ -102,6 +103,7 @@ CLAIMS = (
         "balanced",
         BALANCE,
         lambda: balanced(drawn(LetterTask()), 64),
+        EXTENT,
     ),
     claim(
         "number-inside",
@@ -110,6 +112,7 @@ CLAIMS = (
         "all",
         "holds if all do; in part if 99 % do",
         lambda: integers_inside(drawn(NumberTask())),
+        EXTENT,
     ),
     claim(
         "number-answer",
@@ -119,6 +122,7 @@ CLAIMS = (
         "Indexʰ",
         "holds if it does for every sequence; in part if for 99 %",
         lambda: number_answers(drawn(NumberTask())),
+        EXTENT,
     ),
     claim(
         "letter-answer",
@@ -128,5 +132,6 @@ CLAIMS = (
         "unique path",
         "holds if a solver written for this check finds every answer and hop count; in part if 99 %",
         lambda: letter_answers(drawn(LetterTask())),
+        EXTENT,
     ),
 )

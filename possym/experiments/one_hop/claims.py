@@ -7,7 +7,7 @@ against it.
 from functools import partial
 
 from possym.experiments import one_hop
-from possym.experiments.claim import Measurement, claims_in, judge, not_testable
+from possym.experiments.claim import CONFIDENCE, REREADING, Measurement, claims_in, judge, not_testable
 from possym.experiments.one_hop.protocol import accuracy, reach, screen, table3
 from possym.results import Study
 
@@ -23,7 +23,7 @@ def letters_ahead() -> Measurement:
     ahead = cells["letter"] > cells["number"]
     behind = ", ".join(f"{model} at {length}" for model, length in cells.index[~ahead])
     return Measurement(
-        f"in {ahead.sum()} of {len(ahead)} cells", f"not for {behind}" if behind else "",
+        f"in {ahead.sum()} of {len(ahead)} cells{f', not for {behind}' if behind else ''}", "",
         judge(ahead.all(), ahead.mean() >= ENOUGH),
     )  # fmt: skip
 
@@ -76,6 +76,7 @@ claim = partial(claims_in("P2", CHAPTER), where="Table 3, Appendix H")
 CLAIMS = (
     claim(
         id="prompts-letters-ahead",
+        kind=REREADING,
         statement="Language models answer letter prompts better than number prompts of the same length.",
         paper_value="letters ahead",
         criterion="on the paper's own table: holds if the letter accuracy is larger in every model at every length; "
@@ -84,6 +85,7 @@ CLAIMS = (
     ),
     claim(
         id="prompts-numbers-first",
+        kind=REREADING,
         statement="Number prompts fail at shorter lengths than letter prompts.",
         paper_value="numbers first",
         criterion="on the paper's own table, the first length with accuracy below 0.5: holds if smaller for numbers "
@@ -92,6 +94,7 @@ CLAIMS = (
     ),
     claim(
         id="prompts-numbers-fall",
+        kind=REREADING,
         statement="At 300 items hardly any number prompt is answered.",
         paper_value="0.06, 0.04, 0.05",
         criterion="on the paper's own table: holds if every model's number accuracy at 300 is at most 0.1; in part if "
@@ -105,6 +108,7 @@ CLAIMS = (
         criterion="judged only on a model that passes the paper's screens (85 % of letters at 16, one item as answer). "
         "Holds if the 95 % intervals are apart at every length; in part if at half of them and never the other way",
         measure=letters_ahead_here,
+        interval_kind=CONFIDENCE,
         study=STUDY,
     ),
     claim(

@@ -7,7 +7,18 @@ Scores are means over prompts of the binding task with the most pairs, statement
 
 import pandas as pd
 
-from possym.experiments.claim import Measurement, alone, claims_in, judge, not_testable, share
+from possym.experiments.claim import (
+    CONFIDENCE,
+    EXTENT,
+    OWN_CODE,
+    Measurement,
+    claims_in,
+    exact,
+    judge,
+    not_testable,
+    percent_interval,
+    proportion,
+)
 from possym.experiments.real_models.summaries import gathered, mean_heads, of_task, thirds
 from possym.profiling import statistics
 from possym.profiling.statistics import Estimate, correlation, early_late
@@ -50,7 +61,8 @@ def halves(score: str, sign: int):
         apart = min(sign * found.low, sign * found.high) > 0
         unlikely = sign * found.value > 0 and found.p_value <= 0.05
         medians = f"{heads[score][early].median():.2f} early, {heads[score][~early].median():.2f} late"
-        verdict = judge(apart and unlikely, apart or unlikely)
+        reversed_ = max(sign * found.low, sign * found.high) < 0
+        verdict = judge(apart and unlikely, undecided=not reversed_)
         return Measurement(f"median {medians}", interval(found), verdict, (Estimate(*found[:3]),))
 
     return measure
@@ -67,7 +79,7 @@ def slow_symbolic(study: Study) -> Measurement:
     lead = found["symbolic"] - found["positional"]
     verdict = judge(found["symbolic"] >= HIGH and lead >= MARGIN, lead > 0)
     words = f"medians over planes; {large(study, 'slow')}"
-    return Measurement(f"slow: {scores(found)}", words, verdict, tuple(map(alone, found)))
+    return Measurement(f"slow: {scores(found)}; {words}", "", verdict, tuple(map(exact, found)))
 
 
 def fast_positional(study: Study) -> Measurement:
@@ -77,8 +89,8 @@ def fast_positional(study: Study) -> Measurement:
     leads = [found[name]["positional"] - found[name]["symbolic"] for name in names]
     words = "; ".join(f"{name}: {scores(found[name])}" for name in names)
     verdict = judge(min(leads) >= MARGIN, max(leads) > 0)
-    medians = tuple(alone(value) for name in names for value in found[name])
-    return Measurement(words, f"medians over planes; {large(study, *names)}", verdict, medians)
+    medians = tuple(exact(value) for name in names for value in found[name])
+    return Measurement(f"{words}; medians over planes; {large(study, *names)}", "", verdict, medians)
 
 
 def fastest_both(study: Study) -> Measurement:
@@ -93,9 +105,9 @@ def fastest_both(study: Study) -> Measurement:
     verdict = judge(above and min(leads.values()) >= MARGIN and nearest == 1, above)
     words = ", ".join(f"{lead:.4f} ({name})" for name, lead in leads.items())
     return Measurement(
-        f"ID 1: {scores(fastest)}; the lower one leads that of each third by {words}",
-        f"medians over planes; the logits of ID 1 are number {nearest:.0f} of {len(sizes)}, from the smallest",
-        verdict, tuple(map(alone, (*fastest, *leads.values()))),
+        f"ID 1: {scores(fastest)}; the lower one leads that of each third by {words}; medians over planes; the logits "
+        f"of ID 1 are number {nearest:.0f} of {len(sizes)}, from the smallest", "",
+        verdict, tuple(map(exact, (*fastest, *leads.values()))),
     )  # fmt: skip
 
 
@@ -117,8 +129,9 @@ def keys_gather(study: Study) -> Measurement:
     more = found["key"] > found["query"]
     words = f"median resultant length {found['key'].median():.2f} of keys, {found['query'].median():.2f} of queries"
     verdict = judge(more.all(), more.mean() > 0.5)
-    measured = f"keys gather more in {more.sum()} of {len(more)} planes"
-    return Measurement(measured, words, verdict, (share(more.sum(), len(more)),))
+    measured = f"keys gather more in {more.sum()} of {len(more)} planes; {words}"
+    found = proportion(more.sum(), len(more))
+    return Measurement(measured, percent_interval(found), verdict, (found,))
 
 
 def bounded(study: Study) -> Measurement:
@@ -128,7 +141,7 @@ def bounded(study: Study) -> Measurement:
     inside = reached <= 1 + 1e-4
     return Measurement(
         f"variance at most {reached.max():.2f} of the bound", f"{len(reached):,} heads and prompts",
-        judge(inside.all(), inside.mean() > 0.99), (alone(reached.max()),),
+        judge(inside.all(), inside.mean() > 0.99), (exact(reached.max()),),
     )  # fmt: skip
 
 
@@ -142,8 +155,9 @@ R, P = (published(f"P1.binding.{name}").value for name in ("correlation", "corre
 EARLY, LATE = (published(f"P1.binding.median_positional_{half}").value for half in ("early", "late"))
 TESTED = (
     "in the stated direction by two tests: its whole 95 % interval lies there, layers drawn as wholes, and p ≤ 0.05, "
-    "layers permuted as wholes; in part if by one of them"
+    "layers permuted as wholes; does not hold if the interval lies in the other direction; else not shown"
 )
+ONE_TEST = "it held in part if one of the two tests said so, whatever the interval held"
 CLAIMS = (
     claim(
         "real-trade",
@@ -152,6 +166,7 @@ CLAIMS = (
         f"r = {R}",
         "holds if the whole 95 % interval lies below −0.5 and p ≤ 0.001; in part if it lies below 0 and p ≤ 0.05",
         trade,
+        CONFIDENCE,
     ),
     claim(
         "real-early-positional",
@@ -160,6 +175,8 @@ CLAIMS = (
         f"median {EARLY} early, {LATE} late",
         f"holds if the difference of medians is {TESTED}",
         halves("positional", 1),
+        CONFIDENCE,
+        changed=ONE_TEST,
     ),
     claim(
         "real-late-symbolic",
@@ -168,6 +185,8 @@ CLAIMS = (
         "reversed",
         f"holds if the difference of medians is {TESTED}",
         halves("symbolic", -1),
+        CONFIDENCE,
+        changed=ONE_TEST,
     ),
     claim(
         "real-slow-symbolic",
@@ -206,6 +225,7 @@ CLAIMS = (
         "in the three planes with the largest logits of the most positional and of the most symbolic head. Holds if in "
         "each the resultant length of the keys' directions exceeds the queries'; in part if in most",
         keys_gather,
+        CONFIDENCE,
     ),
     claim(
         "real-exclusion",
@@ -214,6 +234,8 @@ CLAIMS = (
         "variance ≤ bound",
         "holds if for every head and prompt, within 0.01 % for rounding; in part if for 99 %",
         bounded,
+        EXTENT,
+        kind=OWN_CODE,
     ),
     out_of_reach(
         "gemma-trade",

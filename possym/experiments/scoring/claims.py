@@ -2,7 +2,7 @@
 
 import torch
 
-from possym.experiments.claim import Claim, Measurement, judge
+from possym.experiments.claim import EXTENT, OWN_CODE, Claim, Measurement, judge
 from possym.rope import frequencies
 from possym.scores import exclusion, relocated_logits, swap_scores
 
@@ -63,6 +63,8 @@ CLAIMS = (
         paper="P1",
         where="Theorem 3, construction",
         chapter=KINDS,
+        kind=OWN_CODE,
+        interval_kind=EXTENT,
         statement="A head whose keys all have one content is purely positional, whatever the query.",
         paper_value="A = 0",
         criterion="holds if A is below 1e-20 of B, float64's rounding, for every random head",
@@ -73,6 +75,8 @@ CLAIMS = (
         paper="P1",
         where="Theorem 5",
         chapter=KINDS,
+        kind=OWN_CODE,
+        interval_kind=EXTENT,
         statement="A head without rotation (NoPE) is purely symbolic, whatever its contents.",
         paper_value="B = 0",
         criterion="holds if B is below 1e-20 of A, float64's rounding, for every random head",
@@ -83,6 +87,8 @@ CLAIMS = (
         paper="P1",
         where="section 3",
         chapter=SCORING,
+        kind=OWN_CODE,
+        interval_kind=EXTENT,
         statement="A purely positional head has positional score 1.",
         paper_value="1",
         criterion="holds if every random positional head scores 1 within 1e-9 at both temperatures",
@@ -93,6 +99,8 @@ CLAIMS = (
         paper="P1",
         where="section 3",
         chapter=SCORING,
+        kind=OWN_CODE,
+        interval_kind=EXTENT,
         statement="A purely symbolic head has symbolic score 1.",
         paper_value="1",
         criterion="holds if every random symbolic head scores 1 within 1e-9 at both temperatures",
@@ -103,6 +111,8 @@ CLAIMS = (
         paper="P2",
         where="Fig. 2",
         chapter=SCORING,
+        kind=OWN_CODE,
+        interval_kind=EXTENT,
         statement="A head with uniform attention scores 1 on both.",
         paper_value="≈ 1",
         criterion="holds if both scores exceed 0.999 for every nearly uniform random head",

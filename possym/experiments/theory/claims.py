@@ -1,6 +1,6 @@
 """Claims of theory: the verdicts of the audit, and what the exact curves say about figure 5A."""
 
-from possym.experiments.claim import Claim, Measurement, judge
+from possym.experiments.claim import EXACT, EXTENT, OWN_CODE, REPLICATION, THEOREM, Claim, Measurement, judge
 from possym.results import Study
 from possym.theory import statements_p1, statements_p2  # noqa: F401  (importing registers the checks)
 from possym.theory.audit import CHECKS, HOLDS, REPAIRED, Check
@@ -24,6 +24,8 @@ def audited(check: Check) -> Claim:
         where=check.where,
         chapter=EXCLUSION if check.name == "p1_theorem_1" else GEOMETRY,
         statement=check.statement,
+        kind=THEOREM,
+        interval_kind=EXTENT,
         paper_value="stated",
         criterion="holds if a search finds no counterexample, in part if none is left once a condition is added "
         "that leaves the statement something to say",
@@ -74,6 +76,8 @@ CLAIMS = (
     *(audited(check) for check in CHECKS.values()),
     Claim(
         id="exclusion-tightness",
+        kind=OWN_CODE,
+        interval_kind=EXTENT,
         paper="P1",
         where="Theorem 1",
         chapter=EXCLUSION,
@@ -85,6 +89,8 @@ CLAIMS = (
     ),
     Claim(
         id="figure-5a",
+        kind=REPLICATION,
+        interval_kind=EXACT,
         paper="P2",
         where="Fig. 5A",
         chapter=GEOMETRY,
@@ -96,6 +102,8 @@ CLAIMS = (
     ),
     Claim(
         id="constructions-solve-the-tasks",
+        kind=OWN_CODE,
+        interval_kind=EXTENT,
         paper="P2",
         where="Theorem 3.1, appendix F",
         chapter=GEOMETRY,

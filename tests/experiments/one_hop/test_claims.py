@@ -27,7 +27,7 @@ def table(change):
 def test_the_table_as_printed():
     found = claims.ledger(CHAPTER, {"one_hop": study()})
     assert found.loc["prompts-letters-ahead", ["measured", "interval", "verdict"]].tolist() == [
-        "in 29 of 30 cells", "not for GPT 5.4 at 12", "holds in part",
+        "in 29 of 30 cells, not for GPT 5.4 at 12", "", "holds in part",
     ]  # fmt: skip
     assert found.loc["prompts-numbers-first", "measured"] == (
         "Claude Sonnet 3.7 12 against not by 300; GPT 5.4 32 against 300; GPT 5.5 24 against not by 300"
