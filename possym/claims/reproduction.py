@@ -1,8 +1,7 @@
-"""Checking this book's numbers: what is stored and what it took, one study against another, stored heads scored again.
+"""Checking this book's numbers: what is stored and what it took, and stored heads scored again.
 
 - `stored` lists every stored result with device, time and hash;
 - `whole_build` says what one command that computed everything anew took, job by job;
-- `differences` sets two results of a study side by side;
 - `rescored` scores the heads of a stored model anew, on sequences that no stored number has seen.
 """
 
@@ -10,11 +9,10 @@ import json
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
-from possym.errors import InputError, ResultsError, require_type
+from possym.errors import ResultsError, require_type
 from possym.experiments import learning_dynamics
 from possym.results import Study, load, results_root
 
@@ -67,52 +65,6 @@ def whole_build() -> tuple[dict[str, Any], pd.DataFrame]:
     facts = json.loads(files("possym").joinpath("data/cuda_build.json").read_text(encoding="utf-8"))
     jobs = pd.DataFrame(facts.pop("jobs"))
     return facts, jobs
-
-
-def differences(one: Study, other: Study) -> pd.DataFrame:
-    """Return how two results of one study differ, a row for each column of each table.
-
-    Args:
-        one: a result.
-        other: another of the same study; the same configuration on another machine, or another seed.
-
-    Returns:
-        DataFrame with columns table, column, rows, largest (absolute difference of numbers; for words and truth values,
-        1 if any entry differs, else 0; NaN where one entry is missing and the other is not), size (largest absolute
-        value in ``one``, 1 for words).
-
-    Raises:
-        InputError: tables, columns or numbers of rows that do not match.
-
-    >>> one, other = (Study({"scores": pd.DataFrame({"layer": [0, 1], "score": [0.5, x]})}) for x in (0.25, 0.75))
-    >>> differences(one, other)["largest"].tolist()
-    [0.0, 0.5]
-    """
-    require_type(one, Study, "one")
-    require_type(other, Study, "other")
-    if one.tables.keys() != other.tables.keys():
-        raise InputError(f"tables {', '.join(one.tables)} and {', '.join(other.tables)}: give results of one study")
-    rows = []
-    for name, table in one.tables.items():
-        second = other.tables[name]
-        if list(table) != list(second) or len(table) != len(second):
-            raise InputError(
-                f"table {name!r} has {len(table)} rows of {', '.join(table)} and {len(second)} of {', '.join(second)}: "
-                "give results with the same sizes"
-            )
-        for column in table:
-            a, b = table[column].to_numpy(), second[column].to_numpy()
-            if np.issubdtype(a.dtype, np.number) and np.issubdtype(b.dtype, np.number):
-                a, b = a.astype(float), b.astype(float)
-                same = (a == b) | (np.isnan(a) & np.isnan(b))
-                gap = np.abs(np.subtract(a, b, out=np.zeros_like(a), where=~same))
-                size = np.abs(a[np.isfinite(a)]).max(initial=0.0)
-            else:
-                pairs = zip(table[column], second[column], strict=True)
-                gap = np.array([str(x) != str(y) for x, y in pairs], float)
-                size = 1.0
-            rows.append([name, column, len(table), float(gap.max(initial=0.0)), float(size)])
-    return pd.DataFrame(rows, columns=["table", "column", "rows", "largest", "size"])
 
 
 def rescored(

@@ -3,11 +3,14 @@
 - `heads`: the constructions, as real attention heads through `possym.rope`.
 - `functions`: what they compute, defined without attention.
 - `discrepancy`: exact discrepancy and margins over all inputs, softmax temperatures, floating point.
-- `shapes`: the answer's weight by its place.
+- `answer_weight`: the answer's weight by its position.
 - `exclusion`: the exclusion principle enumerated, its tightness, scores against definition.
+- `check`: what a check of a statement is, and the registry of all.
+- `statements_p1`, `statements_p2`: the checks, each named after its statement.
 - `audit`: every theorem, lemma and remark, each with a verdict that is computed.
 """
 
+from possym.theory.answer_weight import positional_slope, positional_weight, shape, symbolic_weight
 from possym.theory.discrepancy import (
     Gaps,
     first_error,
@@ -46,7 +49,6 @@ from possym.theory.heads import (
     t_retrieval,
     two_angle,
 )
-from possym.theory.shapes import positional_slope, positional_weight, shape, symbolic_weight
 
 __all__ = [
     "ConstructedHead",

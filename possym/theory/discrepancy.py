@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need_room, require_type
+from possym.errors import InputError, require_type
 from possym.theory.heads import ConstructedHead, angle, turned, whole
 
 PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494459")
@@ -50,7 +50,6 @@ def index_gaps(length: int, theta: float) -> Tensor:
     tensor([0.3033, 0.3033, 0.3033], dtype=torch.float64)
     """
     length, theta = whole(length, "length", 2), angle(theta)
-    need_room(4 * length, length=length)
     best = (torch.arange(1, length, dtype=torch.float64) * theta).cos().cummax(0).values
     value = torch.arange(length)
     reach = torch.maximum(value, length - 1 - value)
@@ -73,7 +72,6 @@ def retrieval_logits(length: int, theta: float, alphabet: int) -> Tensor:
     tensor([ 0.9950, -0.0998, -0.9950,  0.0998], dtype=torch.float64)
     """
     length, alphabet, theta = whole(length, "length", 2), whole(alphabet, "alphabet", 2), angle(theta)
-    need_room(2 * length * alphabet, length=length, alphabet=alphabet)
     ahead = torch.arange(alphabet, dtype=torch.float64) * (2 * math.pi / alphabet)
     back = torch.arange(length, dtype=torch.float64) * theta
     return (ahead + back[:, None]).cos()
@@ -188,7 +186,6 @@ def index_beta(length: int, theta: float) -> float:
     2.2854
     """
     length, theta = whole(length, "length", 2), angle(theta)
-    need_room(4 * length, length=length)
     gaps = 1 - (torch.arange(length, dtype=torch.float64) * theta).cos()
 
     def worst(beta: float) -> float:
@@ -315,7 +312,6 @@ def first_error(theta: float, dtype: torch.dtype, longest: int) -> int | None:
     require_type(dtype, torch.dtype, "dtype")
     if not dtype.is_floating_point:
         raise InputError(f"dtype = {dtype}: give a floating-point type, such as torch.bfloat16")
-    need_room(longest**2, longest=longest)
     place = torch.arange(longest, dtype=torch.float64)
     query = turned(-place * theta).to(dtype)  # (value σ, 2)
     turn = (place * theta).remainder(2 * math.pi)  # (distance d,)

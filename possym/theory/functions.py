@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need_room, require_type
+from possym.errors import InputError, require_type
 
 
 def check_tokens(tokens: Tensor, **tables: Tensor) -> None:
@@ -60,7 +60,6 @@ def retrieval(tokens: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tens
     """
     check_tokens(tokens, left=left, right=right)
     n = tokens.shape[-1]
-    need_room(2 * tokens.numel() * n, **{"length of the sequences": n})
     match = (left[tokens][..., None, :] == right[tokens][..., None]) & torch.ones(
         n, n, dtype=torch.bool, device=tokens.device
     ).tril()

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from possym.errors import InputError, need_room, require_type, to_float, to_int
+from possym.errors import InputError, require_type, to_float, to_int
 from possym.rope import as_float, check_planes, rotate
 from possym.scores import relocated_logits
 
@@ -63,7 +63,6 @@ class ConstructedHead(nn.Module):
     def logits(self, tokens: Tensor) -> Tensor:
         """Return the logits (..., n, n) of every query i and key j ≤ i; −∞ where j > i."""
         tokens = self.check_tokens(tokens)
-        need_room(2 * tokens.numel() * tokens.shape[-1], **{"length of the sequences": tokens.shape[-1]})
         positions = torch.arange(tokens.shape[-1], device=tokens.device)
         query = rotate(self.query_table[tokens], positions, self.frequencies, "interleaved")
         key = rotate(self.key_table[tokens], positions, self.frequencies, "interleaved")
@@ -73,7 +72,6 @@ class ConstructedHead(nn.Module):
     def relocated(self, tokens: Tensor) -> Tensor:
         """Return the relocated logits (..., n−1, n−1) of the keys before the last place, which holds the query."""
         tokens = self.check_tokens(tokens)
-        need_room(2 * tokens.numel() * tokens.shape[-1], **{"length of the sequences": tokens.shape[-1]})
         last = tokens.shape[-1] - 1
         return relocated_logits(
             self.query_table[tokens[..., -1]],
@@ -168,7 +166,6 @@ def t_index(values: Tensor, theta: float) -> ConstructedHead:
     theta = angle(theta)
     if not isinstance(values, Tensor) or values.dtype != torch.int64 or values.ndim != 1 or (values < 0).any():
         raise InputError(f"values = {values!r}: give (V,) int64, an integer's value or 0 for a letter")
-    need_room(2 * len(values) ** 2, **{"size of the vocabulary": len(values)})
     one_hot = torch.eye(len(values), dtype=torch.float64)
     return ConstructedHead(
         turned(-values.double() * theta),
@@ -213,7 +210,6 @@ def t_retrieval(left: Tensor, right: Tensor, theta: float, alphabet: int | None 
     if left.min() < 0 or right.min() < -1 or largest >= alphabet:
         raise InputError(f"letters run from {int(left.min())} to {largest}: expected 0 to {alphabet - 1}")
     omega = 2 * math.pi / alphabet
-    need_room(len(left) ** 2, **{"size of the vocabulary": len(left)})
     return ConstructedHead(
         turned(-torch.where(right < 0, left, right).double() * omega),
         turned(-left.double() * omega),
@@ -231,7 +227,6 @@ def t_reflexive(vocabulary: int) -> ConstructedHead:
     tensor([3, 1, 2])
     """
     vocabulary = whole(vocabulary, "vocabulary", 1)
-    need_room(2 * vocabulary**2, vocabulary=vocabulary)
     one_hot = torch.eye(vocabulary, dtype=torch.float64)
     nothing = torch.zeros(vocabulary, 2, dtype=torch.float64)
     return ConstructedHead(nothing, nothing, 0 * one_hot, torch.zeros(1, dtype=torch.float64), residual=one_hot)
@@ -253,7 +248,6 @@ def stack(head: ConstructedHead, hops: int, layers: int) -> nn.Sequential:
     """
     require_type(head, ConstructedHead, "head")
     hops, layers = whole(hops, "hops", 1), whole(layers, "layers", 1)
-    need_room(layers, layers=layers)
     if layers < hops:
         raise InputError(f"layers = {layers} and hops = {hops}: give at least one layer for each hop")
     return nn.Sequential(*[head] * hops, *[t_reflexive(len(head.query_table))] * (layers - hops))
@@ -304,7 +298,6 @@ def h_pos(symbols: int, length: int, theta: float) -> ConstructedHead:
     tensor(2)
     """
     symbols, length, theta = whole(symbols, "symbols", 1), whole(length, "length", 1), angle(theta)
-    need_room((symbols + length) * symbols, symbols=symbols, length=length)
     back = torch.cat([torch.zeros(symbols), length - torch.arange(length)]).double()
     values = torch.cat([torch.eye(symbols), torch.zeros(length, symbols)]).double()
     return ConstructedHead(
@@ -321,7 +314,6 @@ def pair_tables(symbols: int, attributes: int) -> tuple[Tensor, Tensor]:
     Token s·A + a is the pair (s, a); token S·A + s asks for symbol s and has no attribute.
     """
     symbols, attributes = whole(symbols, "symbols", 1), whole(attributes, "attributes", 1)
-    need_room(symbols * attributes * (symbols + attributes), symbols=symbols, attributes=attributes)
     one_hot = torch.eye(symbols, dtype=torch.float64)
     names = torch.cat([one_hot.repeat_interleave(attributes, 0), one_hot])
     values = torch.eye(attributes, dtype=torch.float64).repeat(symbols, 1)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from possym.scores import exclusion
-from possym.theory.audit import check, sequences
+from possym.theory.answer_weight import positional_slope, positional_weight, shape, symbolic_weight
+from possym.theory.check import check, sequences
 from possym.theory.exclusion import mixed_head, permutation_deviations, tightness
 from possym.theory.heads import ConstructedHead, h_pos, h_sym, pair_tables, two_angle
-from possym.theory.shapes import positional_slope, positional_weight, shape, symbolic_weight
 
 P1 = "2511.11579"
 

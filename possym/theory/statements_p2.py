@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from possym.scores import exclusion, relocated_logits
-from possym.theory.audit import check, sequences
+from possym.theory.check import check, sequences
 from possym.theory.discrepancy import (
     first_error,
     index_beta,

@@ -16,6 +16,7 @@ from possym.claims import CLAIMS, comparison
 from possym.errors import InputError, ResultsError
 from possym.experiments.claim import Measurement
 from possym.profiling.statistics import Estimate
+from possym.results import Study
 
 ROOT = Path(__file__).resolve().parents[2]
 STORE = ROOT / "results"
@@ -239,3 +240,46 @@ def test_the_command_compares_with_the_last_commit(tmp_path):
     altered(tmp_path / "results/real_models/paper", scaled(2.0))
     moved = run(*report)
     assert moved.returncode == 1 and "`real-exclusion` | another verdict" in moved.stdout
+
+
+def scores_study(**changes) -> Study:
+    columns = {"layer": [0, 1], "score": [0.5, 0.25], "name": ["a", "b"], "sure": [True, False]}
+    return Study({"scores": pd.DataFrame(columns | changes)})
+
+
+def test_differences_are_the_largest_of_each_column():
+    other = scores_study(score=[0.75, 0.3], name=["a", "c"], sure=[True, True])
+    found = comparison.differences(scores_study(), other).set_index("column")["largest"]
+    assert found.to_dict() == {"layer": 0.0, "score": 0.25, "name": 1.0, "sure": 1.0}
+    assert (comparison.differences(scores_study(), scores_study())["largest"] == 0).all()
+
+
+def test_a_number_that_is_missing_on_one_side_is_a_difference():
+    nan = float("nan")
+    gaps = [
+        comparison.differences(scores_study(score=a), scores_study(score=b)).set_index("column")["largest"]["score"]
+        for a, b in (([nan, 1.0], [nan, 1.0]), ([nan, 1.0], [0.0, 1.0]))
+    ]
+    assert gaps[0] == 0 and pd.isna(gaps[1])
+
+
+def test_words_and_infinities_on_both_sides_are_no_difference():
+    infinity = float("inf")
+    for name, column in (("name", ["a", None]), ("sure", [True, None]), ("score", [infinity, 0.5])):
+        found = comparison.differences(scores_study(**{name: column}), scores_study(**{name: column})).set_index(
+            "column"
+        )
+        assert found.loc[name, "largest"] == 0, name
+    assert found.loc["score", "size"] == 0.5
+    assert comparison.differences(scores_study(), scores_study()).set_index("column")["size"].to_dict() == {
+        "layer": 1.0, "score": 0.5, "name": 1.0, "sure": 1.0
+    }  # fmt: skip
+
+
+def test_results_that_cannot_be_compared_are_refused():
+    with pytest.raises(InputError, match="give results of one study"):
+        comparison.differences(scores_study(), Study({"other": pd.DataFrame()}))
+    with pytest.raises(InputError, match=r"has 2 rows of .* and 1 of"):
+        comparison.differences(scores_study(), Study({"scores": scores_study().tables["scores"].head(1)}))
+    with pytest.raises(InputError, match="one is of type str"):
+        comparison.differences("a", scores_study())

@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 
@@ -43,47 +42,6 @@ def test_an_altered_file_and_an_empty_store_are_refused(tmp_path, monkeypatch):
         file.write(b" ")
     with pytest.raises(ResultsError, match="does not match the hash"):
         reproduction.stored()
-
-
-def table(**changes) -> Study:
-    columns = {"layer": [0, 1], "score": [0.5, 0.25], "name": ["a", "b"], "sure": [True, False]}
-    return Study({"scores": pd.DataFrame(columns | changes)})
-
-
-def test_differences_are_the_largest_of_each_column():
-    other = table(score=[0.75, 0.3], name=["a", "c"], sure=[True, True])
-    found = reproduction.differences(table(), other).set_index("column")["largest"]
-    assert found.to_dict() == {"layer": 0.0, "score": 0.25, "name": 1.0, "sure": 1.0}
-    assert (reproduction.differences(table(), table())["largest"] == 0).all()
-
-
-def test_a_number_that_is_missing_on_one_side_is_a_difference():
-    nan = float("nan")
-    gaps = [
-        reproduction.differences(table(score=a), table(score=b)).set_index("column")["largest"]["score"]
-        for a, b in (([nan, 1.0], [nan, 1.0]), ([nan, 1.0], [0.0, 1.0]))
-    ]
-    assert gaps[0] == 0 and pd.isna(gaps[1])
-
-
-def test_words_and_infinities_on_both_sides_are_no_difference():
-    infinity = float("inf")
-    for name, column in (("name", ["a", None]), ("sure", [True, None]), ("score", [infinity, 0.5])):
-        found = reproduction.differences(table(**{name: column}), table(**{name: column})).set_index("column")
-        assert found.loc[name, "largest"] == 0, name
-    assert found.loc["score", "size"] == 0.5
-    assert reproduction.differences(table(), table()).set_index("column")["size"].to_dict() == {
-        "layer": 1.0, "score": 0.5, "name": 1.0, "sure": 1.0
-    }  # fmt: skip
-
-
-def test_results_that_cannot_be_compared_are_refused():
-    with pytest.raises(InputError, match="give results of one study"):
-        reproduction.differences(table(), Study({"other": pd.DataFrame()}))
-    with pytest.raises(InputError, match=r"has 2 rows of .* and 1 of"):
-        reproduction.differences(table(), Study({"scores": table().tables["scores"].head(1)}))
-    with pytest.raises(InputError, match="one is of type str"):
-        reproduction.differences("a", table())
 
 
 def test_stored_models_have_the_stored_scores(study):

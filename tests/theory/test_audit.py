@@ -18,7 +18,8 @@ from possym.theory import (
     t_index,
     t_retrieval,
 )
-from possym.theory.audit import CHECKS, FAILS, HOLDS, REPAIRED, audit
+from possym.theory.audit import audit
+from possym.theory.check import CHECKS, FAILS, HOLDS, REPAIRED
 from possym.theory.statements_p2 import letter_vocabulary, number_vocabulary, self_marking_head
 
 

@@ -23,7 +23,7 @@ from possym.theory import (
     t_index,
     t_retrieval,
 )
-from possym.theory.audit import sequences
+from possym.theory.check import sequences
 from possym.theory.discrepancy import gaps_of_choices
 from possym.theory.statements_p2 import letter_vocabulary, number_vocabulary
 

@@ -21,7 +21,7 @@ from possym.theory import (
     t_retrieval,
     two_angle,
 )
-from possym.theory.audit import sequences
+from possym.theory.check import sequences
 from possym.theory.statements_p1 import pair_margins
 from possym.theory.statements_p2 import letter_vocabulary, number_vocabulary
 

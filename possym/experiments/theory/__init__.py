@@ -3,7 +3,7 @@
 Everything but ``composition`` and the random heads of ``tightness`` is exact, over all inputs.
 
 Tables of the study (n counts the places that the query sees, its own included; distances are in places):
-- ``audit``: statement by statement, the columns of `possym.theory.audit.Verdict`
+- ``audit``: statement by statement, the columns of `possym.theory.check.Verdict`
 - ``index``: theta, n, smallest, largest, bound, beta, beta_lemma, beta_measured; discrepancies over inputs, β of
   the softmax (measured up to ``measured`` places, else NaN)
 - ``retrieval``: theta, alphabet, n, smallest, largest, smallest_with_copies, bound, margin, integer_margin, beta,

@@ -2,8 +2,8 @@
 
 from possym.experiments.claim import EXACT, EXTENT, OWN_CODE, REPLICATION, THEOREM, Claim, Measurement, judge
 from possym.results import Study
-from possym.theory import statements_p1, statements_p2  # noqa: F401  (importing registers the checks)
-from possym.theory.audit import CHECKS, HOLDS, REPAIRED, Check
+from possym.theory import audit  # noqa: F401  (importing registers the checks)
+from possym.theory.check import CHECKS, HOLDS, REPAIRED, Check
 
 EXCLUSION, GEOMETRY = "02-exclusion-principle", "04-rope-geometry"
 PAPERS = {"2511.11579": "P1", "2605.31558": "P2"}

@@ -6,7 +6,7 @@ import pytest
 from possym import claims
 from possym.experiments.theory import claims as theory
 from possym.results import Study
-from possym.theory.audit import CHECKS, FAILS, HOLDS, REPAIRED
+from possym.theory.check import CHECKS, FAILS, HOLDS, REPAIRED
 
 
 def study(**tables):

@@ -9,7 +9,7 @@ from possym.experiments import theory
 from possym.scores import exclusion, swap_scores
 from possym.tasks import LetterTask, NumberTask
 from possym.theory import letter_head, number_head, stack
-from possym.theory.audit import CHECKS
+from possym.theory.check import CHECKS
 
 
 @pytest.fixture(scope="module")

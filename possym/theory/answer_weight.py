@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need_room, require_type, to_float
+from possym.errors import InputError, require_type, to_float
 from possym.rope import as_float
 from possym.theory.heads import angle, whole
 
@@ -31,7 +31,6 @@ def positional_weight(length: int, theta: float, beta: float = 1.0) -> Tensor:
     tensor([0.3974, 0.3611, 0.3974], dtype=torch.float64)
     """
     length = whole(length, "length", 2)
-    need_room(2 * length**2, length=length)
     place = torch.arange(length, dtype=torch.float64)
     logits = positive(beta) * ((place - place[:, None]) * angle(theta)).cos()
     return logits.softmax(-1).diagonal()
@@ -50,7 +49,6 @@ def symbolic_weight(length: int, theta: float, beta: float = 1.0) -> Tensor:
     tensor([0.5460, 0.5761, 0.5460], dtype=torch.float64)
     """
     length = whole(length, "length", 2)
-    need_room(4 * length, length=length)
     place = torch.arange(length, dtype=torch.float64)
     logit = positive(beta) * ((place - (length - 1) / 2) * angle(theta)).cos()
     return logit.clamp(min=0).exp() / (logit.exp() + length - 1)
@@ -66,7 +64,6 @@ def positional_slope(length: int, theta: float) -> Tensor:
     tensor([-1.,  0.,  1.], dtype=torch.float64)
     """
     length = whole(length, "length", 2)
-    need_room(4 * length, length=length)
     step = torch.arange(1, length, dtype=torch.float64)
     product = math.sin(length * angle(theta) / 2) * ((2 * step - length) * theta / 2).sin()
     return torch.where(product.abs() < 1e-12, 0.0, product.sign())
