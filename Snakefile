@@ -26,7 +26,7 @@ if COMPUTE not in ("stored", "auto", "always") or PRESET not in ("paper", "smoke
 STAGE, SITE, MARKS = BUILD / "stage", BUILD / "html", BUILD / "studies" / PRESET
 STARTED = time.time()
 FURNITURE = [*CODE.glob("_assets/**/*"), *CODE.glob("_ext/*.*"), *Path().glob("references.bib"), *Path().glob("CITATION.cff")]
-RESULTS = Path(os.environ.get("POSSYM_RESULTS") or CODE / "results").absolute()
+RESULTS = Path(os.environ.get("POSSYM_RESULTS") or CODE / "results").expanduser().absolute()
 os.environ["POSSYM_RESULTS"] = str(RESULTS)
 RESULTS = RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS
 

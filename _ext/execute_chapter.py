@@ -23,7 +23,7 @@ import papermill
 import yaml
 from papermill.exceptions import PapermillExecutionError
 
-from possym.results.scratch import scratch
+from possym.results.files import scratch
 
 
 def execute(chapter: Path, notebook: Path, parameters: dict[str, Any]) -> None:

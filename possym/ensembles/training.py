@@ -31,11 +31,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from possym.choices import SEEDS
 from possym.ensembles import adamw
 from possym.ensembles.dropout import keys_by_step
 from possym.errors import ConfigError, InputError, ResultsError, require_type, to_int
 from possym.results import atomic_write
+from possym.results.config import SEEDS
 
 STREAMS = ("weights", "data", "dropout", "held-out")
 RESTART = "delete it to start from the beginning"

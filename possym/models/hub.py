@@ -16,7 +16,7 @@ from torch import nn
 
 from possym.errors import InputError, ResultsError, UnsupportedModelError, require_type
 from possym.results import cache_root, sha256
-from possym.results.scratch import scratch
+from possym.results.files import scratch
 
 DEFAULT = "SmolLM2-135M-Instruct"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -16,7 +16,7 @@ from possym.capture import Capture
 from possym.errors import InputError, ResultsError, require_type
 from possym.profiling.prompts import check_number, read_answers, read_blocks, read_prompts, read_queries
 from possym.profiling.scoring import ScoreCollector, purity_of, score_prompts
-from possym.results.scratch import scratch
+from possym.results.files import scratch
 
 TABLES = ("heads", "frequencies", "prompts", "coverage")
 

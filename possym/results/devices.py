@@ -1,4 +1,4 @@
-"""Several devices in one study: which there are, and independent jobs done side by side, one process a device.
+"""The devices of a study: which one a name means, and independent jobs done side by side, one process per device.
 
 With one device, or one job, everything happens in the process that asks. Otherwise each device gets a fresh process
 that takes the next job when it has done one, so a job must leave its result in a file. If one process fails, or the
@@ -22,10 +22,41 @@ from torch.multiprocessing.spawn import ProcessContext, ProcessException, spawn
 from tqdm import std
 from tqdm.auto import tqdm
 
-from possym.errors import DeviceError, InputError, require_type
+from possym.errors import ConfigError, DeviceError, InputError, require_type
 
 FAILED = "a job failed: "
 Job = TypeVar("Job")
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """Return the device of that name; ``"auto"`` is CUDA where there is one, else the CPU.
+
+    Raises:
+        ConfigError: unknown device, or CUDA where there is none.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    named = known_device(name)
+    if named is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if named.type == "cuda" and (named.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device = {name!r}: this machine has {torch.cuda.device_count()} CUDA devices; try 'auto'")
+    return named
+
+
+def known_device(name: str) -> torch.device | None:
+    """Return the device of that name, here or on another machine, None for ``"auto"``; refuse any other name."""
+    if name == "auto":
+        return None
+    try:
+        device = torch.device(name) if isinstance(name, str) else None
+    except (RuntimeError, TypeError):
+        device = None
+    # A number past 127 wraps around in torch: 'cuda:256' would be the first device.
+    if device is None or str(device) != name or (device.type != "cuda" and name != "cpu"):
+        raise ConfigError(f"device = {name!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'")
+    return device
 
 
 def devices_of(device: torch.device) -> list[torch.device]:

@@ -9,9 +9,8 @@ from the chapter's own; every combination is a *point*, one executed notebook::
       seed: [0, 1, 2]
 
 Optional are ``about`` (a sentence for the gallery), ``prepare`` (a Python script that runs once, before the points) and
-``resources`` of one point: ``cores`` (1), ``gpus`` (0) and ``memory`` (such as 4GB). `possym.sweeps.gallery` joins
-what comes
-out; the Snakefile of sweeps is ``sweeps.smk``.
+``resources`` of one point: ``cores`` (1), ``gpus`` (0) and ``memory`` (such as 4GB). `possym.sweeps.gallery`
+joins what comes out; the Snakefile of sweeps is ``sweeps.smk``.
 """
 
 import ast
@@ -23,12 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from possym.choices import COMPUTE, SEEDS
 from possym.errors import ConfigError
 
 FOLDER = Path("sweeps")  # where the galleries of sweeps lie, each in a folder of its name
 KEYS = ("chapter", "parameters", "about", "prepare", "resources")
-CHOICES = {"preset": ("smoke", "paper"), "compute": COMPUTE}
+# As in possym.results.config, which needs torch: every job of a workflow reads this module, none has a use for torch.
+CHOICES = {"preset": ("smoke", "paper"), "compute": ("stored", "auto", "always")}
+SEEDS = 2**30
 RESOURCES = {"cores": 1, "gpus": 0, "memory": "4GB"}
 MOST_POINTS = 10_000
 LONGEST_NAME = 150

@@ -27,10 +27,11 @@ import pandas as pd
 from possym.claims.table import SYMBOLS, TABULAR, Table, badge
 from possym.errors import ConfigError, InputError, ResultsError
 from possym.experiments.claim import VERDICTS
-from possym.results import Study, atomic_write, environment, load, results_root, save
+from possym.results import COMMON, Study, atomic_write, environment, load, results_root, save
 from possym.sweeps import FOLDER, Sweep
 
 TABLE = "what_holds"
+MANIFEST = (*COMMON, "points", "failed", "joined", "about")
 STILL = re.compile(r'<figure class="possym-chart">.*?src="data:image/svg\+xml;base64,([^"]+)"', re.DOTALL)
 SIDE_BY_SIDE = 6  # points that fit as columns of a page
 
@@ -170,7 +171,7 @@ def join(name: str, table: str) -> pd.DataFrame:
         ResultsError: the sweep or one of its studies is not stored here.
         InputError: no study has such a table; the message lists what there is.
     """
-    sweep = load(FOLDER / name)
+    sweep = load(FOLDER / name, required=MANIFEST)
     origin = ["point", "study_experiment", "study_config_hash"]
     rows = sweep.tables[TABLE].reindex(columns=origin).dropna().drop_duplicates()
     cells = as_cells({point: entry["parameters"] for point, entry in sweep.manifest["points"].items()})
@@ -200,7 +201,7 @@ class Gallery:
 
     def __init__(self, name: str) -> None:
         """Load a sweep's table and manifest, its files checked against their hashes."""
-        study = load(FOLDER / name)
+        study = load(FOLDER / name, required=MANIFEST)
         self.name, self.table, self.manifest = name, study.tables[TABLE], study.manifest
 
     def labels(self) -> dict[str, str]:

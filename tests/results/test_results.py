@@ -128,6 +128,36 @@ def test_broken_manifests_are_refused(store, text):
         results.load(folder)
 
 
+@pytest.mark.parametrize("key", [*results.MANIFEST, "sha256", "curve", "arrays"])
+def test_a_manifest_that_lacks_something_is_refused(store, key):
+    results.load_or_run(experiment(), config := Config.preset_named("smoke"), "always")
+    manifest = store / "toy" / "smoke" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    if key in content:
+        del content[key]
+    for name in list(content["files"] if "files" in content else {}):
+        if key == "sha256":
+            del content["files"][name]["sha256"]
+        elif name.startswith(key):
+            del content["files"][name]
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(ResultsError, match=key):
+        results.load_or_run(experiment(), config, "stored")
+
+
+def test_what_a_run_killed_before_it_tidied_up_left_does_not_matter(store):
+    results.load_or_run(experiment(), config := Config.preset_named("smoke"), "always")
+    (path,) = files(store / "toy" / "smoke", ".parquet")
+    path.with_name("curve.01234567.parquet").write_bytes(b"older")
+    assert results.load_or_run(experiment(), config, "stored").tables.keys() == {"curve"}
+
+
+def test_a_store_in_the_home_folder_may_be_named_by_a_tilde(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("POSSYM_RESULTS", "~/res")
+    assert results.results_root() == tmp_path / "res"
+
+
 def test_manifests_cannot_point_outside_their_folder(store):
     results.load_or_run(experiment(), Config.preset_named("smoke"), "always")
     manifest = store / "toy" / "smoke" / "manifest.json"
@@ -274,7 +304,7 @@ def test_bad_arguments_are_refused():
         results.load_or_run(learning_dynamics, config)
     with pytest.raises(InputError, match="study is of type dict"):
         results.provenance_line({})
-    with pytest.raises(InputError, match="lacks commit"):
+    with pytest.raises(InputError, match="lacks .*commit"):
         results.provenance_line(results.Study({}))
     with pytest.raises(InputError, match="dataclass instance"):
         results.checkpoint_folder("toy", None)

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from possym.results import atomic_write, scratch
+from possym.results import files
+from possym.results.files import atomic_write
 
 STAY = """import sys, time
-from possym.results.scratch import scratch
+from possym.results.files import scratch
 with scratch(sys.argv[1]) as folder:
     (folder / "half").touch()
     print("here", flush=True)
@@ -51,7 +52,7 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_makes_stays(start
     assert living.poll() is None
     living.kill()
     living.wait()
-    with scratch.scratch(tmp_path):
+    with files.scratch(tmp_path):
         assert halves(tmp_path) == 0
     assert os.listdir(tmp_path) == ["a.txt"]
 
@@ -61,8 +62,8 @@ def test_what_another_machine_makes_stays(start, tmp_path):
     killed.kill()
     killed.wait()
     for path in tmp_path.iterdir():
-        path.rename(path.with_name(path.name.replace(scratch.PREFIX, scratch.PREFIX[:-1] + "-2,")))
-    with scratch.scratch(tmp_path):
+        path.rename(path.with_name(path.name.replace(files.PREFIX, files.PREFIX[:-1] + "-2,")))
+    with files.scratch(tmp_path):
         pass
     assert halves(tmp_path) == 1
 
