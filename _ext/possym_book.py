@@ -19,7 +19,7 @@ from pathlib import Path
 
 from sphinx.errors import ExtensionError
 
-from possym.charts import asset, vega_script
+from possym.charts.renderer import asset, vega_script
 
 MATHJAX = "mathjax/tex-mml-chtml.js"
 WIDE_FORMULAS = "wide_formulas.js"

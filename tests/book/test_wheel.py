@@ -16,6 +16,7 @@ import importlib.resources, pathlib, sys
 import torch
 import possym
 from possym import charts, scores
+from possym.charts import renderer
 import altair as alt, pandas as pd
 
 home = pathlib.Path(possym.__file__).resolve().parent
@@ -26,7 +27,7 @@ assert float(result.positional) > 0.99, result
 charts.enable()
 chart = alt.Chart(pd.DataFrame({"x": [1, 2]}), title="Two points").mark_point().encode(x="x:Q")
 assert "possym-chart" in chart._repr_mimebundle_()["text/html"]
-assert "vegaEmbed" in charts._lab_scripts() and "possymCharts" in charts._lab_scripts()
+assert "vegaEmbed" in renderer.lab_scripts() and "possymCharts" in renderer.lab_scripts()
 print(*sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()), sep="\\n")
 """
 

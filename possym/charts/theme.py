@@ -1,0 +1,98 @@
+"""The look of the book's charts: colours, Altair theme, marks that several charts share.
+
+Hues are Okabe and Ito's; the pairs that meet most often differ in lightness too, and so in print without colour.
+Text, axes and rules are drawn in ``currentColor`` (``INK``): a chart takes the colour of the text around it, so
+light and dark pages show the same drawing and nothing is drawn again when the mode changes.
+"""
+
+import altair as alt
+
+from possym.charts.typography import SPACE
+
+POSITIONAL = "#006BA8"
+SYMBOLIC = "#E06608"
+NEUTRAL = "#7f7f7f"
+INK = "currentColor"
+LAYERS = alt.SchemeParams("viridis", extent=[0.25, 1])  # without its darkest, which a dark page swallows
+CATEGORIES = ("#007A58", "#CC79A7", "#E69F00", "#56B4E9", NEUTRAL, "#F0E442")
+KINDS = {"positional": POSITIONAL, "symbolic": SYMBOLIC, "neither": NEUTRAL}
+
+_FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+
+def kind_color(field: str = "kind", title: str | None = None) -> alt.Color:
+    """Colour encoding of a column that holds the names in ``KINDS``.
+
+    >>> kind_color("head").to_dict()["scale"]["range"][:2]
+    ['#006BA8', '#E06608']
+    """
+    return alt.Color(f"{field}:N", title=title).scale(domain=list(KINDS), range=list(KINDS.values()))
+
+
+def interval_band(data, x: alt.X, y: str, low: str, high: str, color=POSITIONAL) -> alt.LayerChart:
+    """A line through column ``y`` over a band from column ``low`` to column ``high``.
+
+    ``color`` is a colour or an Altair encoding, the same for line and band.
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"step": [0, 1], "mean": [0.2, 0.4], "low": [0.1, 0.3], "high": [0.3, 0.5]})
+    >>> chart = interval_band(table, alt.X("step:Q"), "mean", "low", "high")
+    >>> [layer["mark"]["type"] for layer in chart.to_dict()["layer"]]
+    ['area', 'line']
+    """
+    channel = color if isinstance(color, alt.Color) else alt.value(color)
+    base = alt.Chart(data).encode(x=x, color=channel)
+    axis = alt.Y(f"{y}:Q")
+    band = base.mark_area(opacity=0.2).encode(y=alt.Y(f"{low}:Q").title(axis.shorthand.split(":")[0]), y2=f"{high}:Q")
+    return band + base.mark_line().encode(y=axis)
+
+
+def tile_font(characters: int) -> alt.ExprRef:
+    """Size in pixels of a text of so many characters in a tile of a heat map; 0 where nobody could read it.
+
+    >>> tile_font(4).expr
+    "bandwidth('x') < 16 ? 0 : min(10, bandwidth('x') / 2.4)"
+    """
+    width = round(0.6 * characters, 1)  # in letters' heights
+    return alt.ExprRef(f"bandwidth('x') < {round(6.5 * width)} ? 0 : min(10, bandwidth('x') / {width})")
+
+
+@alt.theme.register("possym", enable=False)
+def _theme() -> alt.theme.ThemeConfig:
+    # d3 writes a minus by itself, not the space before the percent sign.
+    number = {"decimal": ".", "thousands": ",", "grouping": [3], "currency": ["$", ""], "percent": f"{SPACE}%"}
+    label = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500}
+    return {
+        "config": {
+            "background": "transparent",
+            "font": _FONT,
+            "locale": {"number": number},
+            "view": {"stroke": None, "continuousHeight": 300, "continuousWidth": 420},
+            "title": {
+                "color": INK, "subtitleColor": INK, "anchor": "start", "fontSize": 14, "fontWeight": 600,
+                "subtitleFontSize": 12, "offset": 12,
+            },
+            "axis": {
+                **label, "labelOpacity": 0.85, "domainColor": INK, "domainOpacity": 0.45, "gridColor": INK,
+                "gridOpacity": 0.1, "tickColor": INK, "tickOpacity": 0.45, "tickSize": 4, "labelPadding": 4,
+                "titlePadding": 8, "labelSeparation": 3,
+            },
+            "axisX": {"grid": False},
+            "header": {**label, "labelFontWeight": 500},
+            "legend": {
+                **label, "labelOpacity": 0.85, "orient": "top", "symbolSize": 90, "labelLimit": 0, "offset": 6,
+                "symbolBaseFillColor": INK,
+            },
+            "line": {"strokeWidth": 2.25},
+            "point": {"filled": True, "size": 50},
+            "rule": {"color": INK, "opacity": 0.6},
+            "text": {"color": INK, "fontSize": 12},
+            "tick": {"color": INK},
+            "range": {
+                "category": list(CATEGORIES),
+                "diverging": [POSITIONAL, "#efefef", SYMBOLIC],
+                "heatmap": {"scheme": "viridis"},
+                "ramp": {"scheme": LAYERS.name, "extent": LAYERS.extent},
+            },
+        }
+    }  # fmt: skip
