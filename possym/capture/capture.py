@@ -1,5 +1,6 @@
 """The one pass in which a model's queries and keys are read: `Capture`."""
 
+import functools
 import inspect
 import weakref
 from collections.abc import Callable
@@ -7,9 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from possym.capture.hooks import AttentionCall, attached, check_model, modules_of
+from possym.capture.hooks import AttentionCall, attached, attends, check_model, modules_of, settled
 from possym.capture.layer_inputs import LayerInputs, Reading, merge_layers, read_layer
 from possym.capture.probe import PROBE_LENGTH, Layer, coverage, fingerprint, probe_layer
+from possym.capture.rope_layout import distance
 from possym.errors import InputError, UnsupportedModelError, to_int
 
 TOGETHER = 2**24  # numbers in the keys of layers that come together
@@ -24,6 +26,7 @@ class Capture:
 
     Attributes:
         layers: what was found out about each attention layer, by number.
+        prompts_at_once: how many prompts `run` takes in one batch; None is any number.
         coverage: DataFrame with one row a layer of the model: attention, planes, method, self_check, window, ….
 
     Raises:
@@ -52,15 +55,19 @@ class Capture:
         if self.device.type == "meta":
             self.device = torch.device(getattr(embedding._hf_hook, "execution_device", "cpu"))
         marks = fingerprint(modules)
+        self.compared: set[tuple] = set()
+        # Sparse attention picks other keys in each prompt, so that prompts cannot share a mask.
+        self.prompts_at_once = 1 if any("Indexer" in type(m).__name__ for m in modules) else None
         known = _probed.get(model)
         if known is not None and known[0] == marks:
-            _, self.layers, coverage_before = known
+            _, self.layers, coverage_before, self.compared = known
             self.coverage = coverage_before.copy()
             return
         vocabulary = embedding.weight.shape[0]
         tokens = (torch.arange(PROBE_LENGTH, device=self.device) * 7919 + 11) % vocabulary
         self.forward(tokens[None], lambda call: probe_layer(call, self.layers, type(model).__name__), PROBE_LENGTH - 1)
         count = getattr(model.config.get_text_config(), "num_hidden_layers", len(self.layers))
+        count = max(count, *(number + 1 for number in self.layers)) if self.layers else count
         self.coverage = coverage([self.layers.get(number) for number in range(count)])
         name = type(model).__name__
         if not self.layers:
@@ -73,7 +80,7 @@ class Capture:
                 f"{name}: no layer rotates its queries and keys, so positions enter in another way (learned positions, "
                 "ALiBi, or none). possym reads models with rotary position embedding (RoPE)"
             )
-        _probed[model] = marks, self.layers, self.coverage.copy()
+        _probed[model] = marks, self.layers, self.coverage.copy(), self.compared
 
     def run(
         self, tokens: Tensor, visit: Callable[[LayerInputs], None], *, query: int = -1, together: bool = False
@@ -139,24 +146,80 @@ class Capture:
             if not together or one.replayed is not None or numbers + one.key.numel() > TOGETHER:
                 hand_over()
 
-        logits = self.forward(tokens.to(self.device), on_call, position)
+        tokens = tokens.to(self.device)
+        logits = self.forward(tokens, on_call, position)
         with torch.no_grad():
             hand_over()
         check_sound(sound)
+        if logits is not None:
+            self.compare_with_plain_pass(tokens, position, logits)
         return logits
 
     def forward(self, tokens: Tensor, on_call: Callable[[AttentionCall], None], position: int) -> Tensor | None:
-        """Run the model with ``on_call`` at every attention layer and leave it as it was found."""
+        """Run the model with ``on_call`` at every attention layer and leave it as it was found.
+
+        Returns the logits (B, V) at ``position``, or None where the model has no language head.
+        """
         with attached(self.model, on_call), torch.no_grad():
-            accepted = inspect.signature(self.model.forward).parameters
-            options = {"use_cache": False} if "use_cache" in accepted or "kwargs" in accepted else {}
-            if "logits_to_keep" in accepted:
-                options["logits_to_keep"] = tokens.shape[1] - position
-            output = self.model(input_ids=tokens, **options)
-        logits = getattr(output, "logits", None)
-        if logits is None:
+            return self.call_model(tokens, position)
+
+    def call_model(self, tokens: Tensor, position: int) -> Tensor | None:
+        """Call the model on tokens and return the logits (B, V) at ``position``, if it has a language head."""
+        head = getattr(self.model, "get_output_embeddings", lambda: self.model)()
+        model = self.model
+        if head is None:  # a reward model's head asks for padding and gives one value: what is below it reads the same
+            model = getattr(model, getattr(model, "base_model_prefix", ""), model)
+        accepted = inspect.signature(model.forward).parameters
+        options = {"use_cache": False} if "use_cache" in accepted or "kwargs" in accepted else {}
+        keeps = "logits_to_keep" in accepted and head is not None
+        if keeps:  # as a tensor: asked for a number of them, Gemma 4 leaves out queries of its last layers
+            options["logits_to_keep"] = torch.tensor([position], device=tokens.device)
+        logits = getattr(model(input_ids=tokens, **options), "logits", None)
+        if logits is None or head is None or logits.ndim != 3:
             return None
-        return logits[:, 0 if "logits_to_keep" in accepted else position]
+        return logits[:, 0 if keeps else position]
+
+    def compare_with_plain_pass(self, tokens: Tensor, position: int, logits: Tensor) -> None:
+        """Raise an UnsupportedModelError if the model left alone gives other logits than while it was read.
+
+        Asked once per model and shape of tokens.
+        """
+        shape = tuple(tokens.shape), position
+        if shape in self.compared:
+            return
+        with settled(self.model), torch.no_grad():
+            plain = self.call_model(tokens, position)
+        tolerance = 1e-4 if logits.dtype in (torch.float32, torch.float64) else 0.03
+        if not distance(logits.float(), plain.float()) <= tolerance:
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__}: read by possym, the model gives other logits than by itself on the same "
+                f"{tokens.shape[1]} tokens. {self.where_it_begins(tokens, position)}"
+            )
+        self.compared.add(shape)
+
+    def where_it_begins(self, tokens: Tensor, position: int) -> str:
+        """Say in which attention layer the pass that is read leaves the model's own."""
+        outputs: list[list[tuple[str, Tensor]]] = []
+        named = [(name, m) for name, m in self.model.named_modules() if attends(type(m))]
+        for context in (settled(self.model), attached(self.model, lambda call: None)):
+            found: list[tuple[str, Tensor]] = []
+            outputs.append(found)
+
+            def keep(name, found, _, args, output):
+                first = output[0] if isinstance(output, tuple) else output
+                found.append((name, first.detach().float().cpu()))
+
+            hooks = [m.register_forward_hook(functools.partial(keep, name, found)) for name, m in named]
+            try:
+                with context, torch.no_grad():
+                    self.call_model(tokens, position)
+            finally:
+                for hook in hooks:
+                    hook.remove()
+        for (name, own), (_, read) in zip(*outputs, strict=False):
+            if own.shape != read.shape or distance(read, own) > 1e-4:
+                return f"They part at {name}"
+        return "No attention layer differs"
 
 
 def check_sound(layers: list[tuple[list[int], Tensor]]) -> None:

@@ -78,7 +78,7 @@ def known_heads(model: nn.Module, tokens: Tensor) -> pd.DataFrame:
     capture, rows = Capture(model), []
 
     def on_call(call: AttentionCall) -> None:
-        weights = attention(call)
+        weights = call.attention()
         positions = torch.arange(start + 1, start + 2 * half, device=weights.device)
         again = torch.arange(start + half, start + 2 * half, device=weights.device)
         previous = weights[:, :, positions, positions - 1].mean((0, 2))
@@ -88,18 +88,3 @@ def known_heads(model: nn.Module, tokens: Tensor) -> pd.DataFrame:
 
     capture.forward(tokens.to(capture.device), on_call, tokens.shape[1] - 1)
     return pd.DataFrame(rows)
-
-
-def attention(call: AttentionCall) -> Tensor:
-    """Return the attention of every query (B, H, T, T) at one layer, in float32."""
-    query, key = call.query.float(), call.key.float()
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    logits = query @ key.mT * call.scale
-    if call.options.get("softcap") is not None:
-        logits = call.options["softcap"] * torch.tanh(logits / call.options["softcap"])
-    seen = torch.stack([call.visible(position) for position in range(query.shape[2])]).to(logits.device)
-    logits = logits.masked_fill(~seen, -torch.inf)
-    if call.options.get("s_aux") is not None:
-        sinks = call.options["s_aux"].float()[:, None, None].expand(*logits.shape[:-1], 1)
-        return torch.cat([logits, sinks], -1).softmax(-1)[..., :-1]
-    return logits.softmax(-1)

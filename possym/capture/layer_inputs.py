@@ -26,6 +26,8 @@ class LayerInputs:
 
     Attributes:
         layers: numbers of the layers, from 0; one unless they come together.
+        pass_index: how often these layers have attended before in the same forward pass: 0, but for layers that the
+            model runs in a loop.
         query: (B, H, D) the query after rotation, gains included, in the order of `RopeLayout`.
         keys: (B, G, T, D) key contents before rotation, in the same order; H is a multiple of G.
         cos, sin: (T, F) tables as the model used them, fastest plane first; F = 0 where the layer does not rotate.
@@ -51,6 +53,7 @@ class LayerInputs:
     softcap: float | None = None
     sinks: Tensor | None = None
     replayed: Tensor | None = None
+    pass_index: int = 0
 
     @property
     def layer(self) -> int:
@@ -178,13 +181,23 @@ class Reading:
     softcap: float | None
     sinks: Tensor | None
     replayed: Tensor | None
+    pass_index: int
 
     @property
     def kind(self) -> tuple:
         """What layers have in common that can come together."""
         alone = self.layer if self.sinks is not None or self.replayed is not None else None
         shared = (id(x) for x in (self.moved, self.rope_layout, self.tables, self.tables_and_angles))
-        return alone, *shared, self.scale, self.softcap, self.query.shape, self.key.shape, self.key.dtype
+        return (
+            alone,
+            self.pass_index,
+            *shared,
+            self.scale,
+            self.softcap,
+            self.query.shape,
+            self.key.shape,
+            self.key.dtype,
+        )
 
 
 def read_layer(call: AttentionCall, found: Layer, position: int) -> Reading:
@@ -200,7 +213,7 @@ def read_layer(call: AttentionCall, found: Layer, position: int) -> Reading:
             ("angles", id(found.rope_layout)), call.tables_from, lambda: read_angles(call, found.rope_layout)
         )
     if found.method == "replay":
-        replayed = replayed_logits(call, query * call.scale, [*moved.tolist(), position])
+        replayed = replayed_logits(call, query * call.scale * found.factor, [*moved.tolist(), position])
     return Reading(
         layer=call.layer,
         query=query,
@@ -209,10 +222,11 @@ def read_layer(call: AttentionCall, found: Layer, position: int) -> Reading:
         rope_layout=found.rope_layout,
         tables=tables,
         tables_and_angles=tables_and_angles,
-        scale=float(call.scale),
+        scale=float(call.scale) * found.factor,
         softcap=call.options.get("softcap"),
         sinks=call.options["s_aux"].detach().float() if found.sinks else None,
         replayed=replayed,
+        pass_index=call.pass_index,
     )
 
 
@@ -243,6 +257,7 @@ def merge_layers(readings: list[Reading], position: int) -> tuple[LayerInputs, T
         softcap=first.softcap,
         sinks=first.sinks,
         replayed=first.replayed,
+        pass_index=first.pass_index,
     )
     return inputs, finite[0] & finite[1]
 

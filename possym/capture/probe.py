@@ -42,11 +42,19 @@ class Layer:
     shares_keys: bool = False
     sinks: bool = False
     softcap: float | None = None
+    factor: float = 1.0
 
 
 def probe_layer(call: AttentionCall, layers: dict[int, Layer], model_name: str) -> None:
     """Add to ``layers`` how one layer rotates, checked against its own rotation at other positions."""
     name = f"{model_name}, layer {call.layer}"
+    if call.pass_index and call.layer in layers:
+        return  # the same weights once more, in a loop
+    if call.key.shape[2] != call.query.shape[2]:
+        raise UnsupportedModelError(
+            f"{name}: {call.query.shape[2]} queries read {call.key.shape[2]} keys, so keys are more, or less, than the "
+            "tokens (compressed, or of another pass). possym moves the keys of tokens"
+        )
     visible = call.visible(PROBE_LENGTH // 2)
     if visible[PROBE_LENGTH // 2 + 1 :].any():
         raise UnsupportedModelError(
@@ -66,6 +74,7 @@ def probe_layer(call: AttentionCall, layers: dict[int, Layer], model_name: str) 
         window=call.options.get("sliding_window"),
         sinks=call.options.get("s_aux") is not None,
         softcap=call.options.get("softcap"),
+        factor=attention_factor(call, name),
     )
     layers[call.layer] = found
     if plain is None:
@@ -91,6 +100,39 @@ def probe_layer(call: AttentionCall, layers: dict[int, Layer], model_name: str) 
     if found.shares_keys:
         raise UnsupportedModelError(f"{name}: takes its keys from another layer and rotates in no known way")
     found.rope_layout, found.method = None, "replay"
+
+
+def attention_factor(call: AttentionCall, name: str) -> float:
+    """Return what the model's own function multiplies the logits by, beyond the scale that it is given: mostly 1.
+
+    Raises:
+        UnsupportedModelError: its attention is no softmax of these logits under this mask.
+    """
+    own = call.own_attention()
+    if own is None:
+        return 1.0
+    tolerance = 1e-4 if call.query.dtype in (torch.float32, torch.float64) else 0.03
+    ours = call.attention()
+    if own.shape == ours.shape and (ours - own).abs().max() <= tolerance:
+        return 1.0
+    if own.shape == ours.shape and call.options.get("softcap") is None and call.options.get("s_aux") is None:
+        # A user's own function may scale anew. Softmax gives logits but for a constant per query, so differences of
+        # log attention over those of ours, in the place where they are largest, are the factor.
+        ends = ours.masked_fill(ours == 0, torch.nan).log(), own.clamp(min=1e-30).log()
+        last = [x[0, 0, -1] for x in ends]
+        low, high = last[0].nan_to_num(torch.inf).argmin(), last[0].nan_to_num(-torch.inf).argmax()
+        factor = float((last[1][high] - last[1][low]) / (last[0][high] - last[0][low]))
+        again = replace(call, scale=call.scale * factor).attention()
+        if (again - own).abs().max() <= tolerance:
+            return factor
+    reads_on = own.triu(1).abs().max() > tolerance if own.shape == ours.shape else False
+    reason = (
+        "it reads later tokens" if reads_on else "it is no softmax of scaled logits under the mask that it is given"
+    )
+    raise UnsupportedModelError(
+        f"{name}: possym does not know its attention function ({call.module.config._attn_implementation!r}): {reason}. "
+        "Load the model with attn_implementation='sdpa' or 'eager'"
+    )
 
 
 def share_layout(layout: RopeLayout, layers: dict[int, Layer], device: torch.device) -> RopeLayout:

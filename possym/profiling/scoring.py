@@ -161,7 +161,7 @@ def score_prompts(
         groups.setdefault((len(text.ids), place, None if span is None else tuple(span)), []).append(number)
     predicted = [None] * len(texts)
     for (length, place, span), members in groups.items():
-        at_once = max(1, TOKENS_AT_ONCE // length)
+        at_once = capture.prompts_at_once or max(1, TOKENS_AT_ONCE // length)
         for start in range(0, len(members), at_once):
             some = members[start : start + at_once]
             tokens = torch.tensor([texts[number].ids for number in some])

@@ -40,7 +40,7 @@ from tqdm.auto import tqdm
 from possym.capture import Capture, LayerInputs
 from possym.capture.edits import ablate_frequencies, choose_heads, edited
 from possym.capture.hooks import AttentionCall
-from possym.capture.known_heads import attention, known_heads, repeated_tokens
+from possym.capture.known_heads import known_heads, repeated_tokens
 from possym.errors import ConfigError
 from possym.models import hub, random_llama
 from possym.profiling import profile
@@ -497,7 +497,7 @@ def known_attention(
         changed = None
         if call.layer in chosen:
             changed = edited(call, capture.layers[call.layer], chosen[call.layer], *edit[1:])
-        weights = attention(call if changed is None else replace(call, query=changed[0], key=changed[1]))
+        weights = (call if changed is None else replace(call, query=changed[0], key=changed[1])).attention()
         ends = torch.arange(1, 2 * half, device=weights.device), torch.arange(half, 2 * half, device=weights.device)
         aims = {"previous_token": (ends[0], ends[0] - 1), "induction": (ends[1], ends[1] - half + 1)}
         for name, (queries, keys) in aims.items():
