@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import GPTJForCausalLM
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.ensembles.training import generator
+from possym.ensembles.streams import generator
 from possym.results import choose_device
 from possym.rope import rotate
 from possym.scores import relocated_logits, swap_scores

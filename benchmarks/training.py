@@ -17,7 +17,10 @@ from torch import Tensor
 from transformers import GPTJForCausalLM
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.ensembles.training import TokenTable, Trainer, TrainingConfig, generator, training_dtype
+from possym.ensembles.schedule import TrainingConfig
+from possym.ensembles.streams import generator
+from possym.ensembles.token_table import TokenTable
+from possym.ensembles.training import Trainer, training_dtype
 from possym.experiments.learning_dynamics import score_heads, score_variants
 from possym.experiments.trained import accuracy_by_hops, stack
 from possym.results import choose_device

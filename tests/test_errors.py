@@ -12,7 +12,7 @@ from possym import rope, theory
 from possym.capture.edits import ablate_frequencies
 from possym.capture.known_heads import repeated_tokens
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.ensembles.training import generator
+from possym.ensembles.streams import generator
 from possym.errors import InputError, require_type, to_float, to_int
 from possym.tasks import IndexTask, NumberTask, PartialInductionTask, RetrievalTask
 

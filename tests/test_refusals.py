@@ -11,7 +11,10 @@ from possym import claims, theory
 from possym.ensembles import explorer as explorers
 from possym.ensembles import last_token as heads
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.ensembles.training import TokenTable, Trainer, TrainingConfig, clip_factor, generator, learning_rates
+from possym.ensembles.schedule import TrainingConfig, learning_rates
+from possym.ensembles.streams import generator
+from possym.ensembles.token_table import TokenTable
+from possym.ensembles.training import Trainer, clip_factor
 from possym.errors import InputError
 from possym.experiments import learning_dynamics
 from possym.experiments.learning_dynamics import summaries as dynamics

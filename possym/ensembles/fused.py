@@ -219,9 +219,9 @@ def backward_kernel(
 
 @jit
 def gelu_and_slope(x):
-    """Return GELU by its tanh approximation, x · sigmoid(2u), and its derivative."""
-    share = tl.sigmoid(tl.maximum(1.5957691216057308 * (x + 0.044715 * x * x * x), -80.0))
-    return x * share, share + x * share * (1.0 - share) * 1.5957691216057308 * (1.0 + 3 * 0.044715 * x * x)
+    """Return GELU, x · Φ(x) with the normal distribution's Φ, and its derivative."""
+    share = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)
+    return x * share, share + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
 
 
 @jit
@@ -348,8 +348,7 @@ def mix(
     The attention is `possym.ensembles.ensemble.causal_attention` with the block's masks.
 
     Args:
-        product: (E, B, T, 3C + I) keys, values and queries before rotation, and what GELU (its tanh approximation) is
-            taken of; I may be 0.
+        product: (E, B, T, 3C + I) keys, values and queries before rotation, and what GELU is taken of; I may be 0.
         bias: (E, 3C + I) to add to it first, each member's in a row.
         cos, sin: (T, D/2) float32 of each place's angles: all planes turn.
         keys: (E, 2) int32 of the block's dropout, None where nothing is dropped.

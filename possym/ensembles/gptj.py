@@ -2,7 +2,7 @@
 
 What it does:
 - the GPT-J block: attention and MLP in parallel on one LayerNorm, no biases in the attention, biases in the
-  MLP, tanh-approximate GELU, final LayerNorm, untied output with bias;
+  MLP, exact GELU, final LayerNorm, untied output with bias;
 - interleaved RoPE from angles in float64, so positions are not limited by the training length;
 - one batched product per kind of weight serves all members, and parameters are stacked over layers too, so a
   forward, a backward, a clip or an optimiser step costs few kernels;
@@ -58,7 +58,8 @@ class GPTJConfig(Sizes):
     Raises:
         ConfigError: a value of the wrong type or out of range.
 
-    Source of the defaults: 2605.31558, appendix C.2, and GPT-J.
+    Source of the defaults: 2605.31558, appendix C.2, and GPT-J; its GELU is exact here, as in the code that the paper's
+    authors released.
 
     >>> GPTJConfig(vocabulary_size=136).head_width
     128
@@ -194,7 +195,7 @@ class GPTJEnsemble(Ensemble):
             n_head=ours.heads,
             n_inner=ours.mlp_ratio * ours.width,
             rotary_dim=ours.rotary_dim or ours.head_width,
-            activation_function="gelu_new",
+            activation_function="gelu",
             resid_pdrop=ours.dropout,
             embd_pdrop=ours.dropout,
             attn_pdrop=ours.dropout,
@@ -223,9 +224,8 @@ class GPTJEnsemble(Ensemble):
         theirs = model.config
         dropouts = {theirs.resid_pdrop, theirs.embd_pdrop, theirs.attn_pdrop}
         inner = theirs.n_inner or 4 * theirs.n_embd
-        same_gelu = theirs.activation_function in ("gelu_new", "gelu_pytorch_tanh")
         reasons = [
-            (not same_gelu, "its activation_function is not gelu_new"),
+            (theirs.activation_function != "gelu", "its activation_function is not gelu"),
             (len(dropouts) > 1, "its dropouts differ"),
             (theirs.layer_norm_epsilon != 1e-5, "layer_norm_epsilon is not 1e-5"),
             (inner % theirs.n_embd != 0, "n_inner is no multiple of n_embd"),
@@ -348,7 +348,7 @@ def block(
             attend=attend,
             precision=None,
         )
-        active = F.gelu(hidden, approximate="tanh")
+        active = F.gelu(hidden)
     attended = project(mixed, output[0])
     processed = project(active, output[1], output[2])
     if dropped:
@@ -392,7 +392,7 @@ def evaluated(
         if last:
             x, mixed, normed = (each[:, :, -1:] for each in (x, mixed, normed))
             hidden = project(normed, weight[..., 3 * C :], bias[..., 3 * C :])
-            return x + project(mixed, output[0]) + project(F.gelu(hidden, approximate="tanh"), *output[1:])
+            return x + project(mixed, output[0]) + project(F.gelu(hidden), *output[1:])
         brought = project(mixed, output[0]), project(active, output[1]), output[2].squeeze(1)
         normed = fused.add_and_norm(x, normed.dtype, *brought)
     return x

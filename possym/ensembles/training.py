@@ -6,8 +6,9 @@ What it does:
 - on CUDA the whole step (forward, backward, clipping, update) is one CUDA graph; on the CPU it runs as it is;
 - dropout keys come from one generator a member, so a member's run depends on its seed and not on E;
 - evaluation on a schedule by a function that the study gives; what it returns is kept and checkpointed;
-- a checkpoint is one safetensors file replaced in one step. It holds weights, optimiser, losses and
-  evaluations, so an interrupted run ends with the same numbers, bit for bit, on the same device.
+- validation on a schedule of its own: each member's weights at its best validation are kept beside the last ones;
+- a checkpoint is one safetensors file replaced in one step. It holds weights, optimiser, losses, evaluations and best
+  weights, so an interrupted run ends with the same numbers, bit for bit, on the same device.
 
 An ensemble fits if every parameter has the member axis first, `model(tokens, dropout_keys=..., dtype=...)`
 returns the last place's logits (E, B, V), with `all_places=True` those of all places (E, B, T, V) if these are to be
@@ -16,201 +17,25 @@ learnt, and it has `members` and `dropout`, as `possym.ensembles.gptj.GPTJEnsemb
 
 import dataclasses
 import json
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from possym.ensembles import adamw
+from possym.ensembles.checkpoints import RESTART, Training, of_kind, reading
 from possym.ensembles.dropout import keys_by_step
-from possym.errors import ConfigError, InputError, ResultsError, require_type, to_int
+from possym.ensembles.schedule import TrainingConfig, learning_rates
+from possym.ensembles.streams import generator
+from possym.ensembles.token_table import Source
+from possym.errors import InputError, ResultsError, require_type
 from possym.results import atomic_write
-from possym.results.config import SEEDS
-
-STREAMS = ("weights", "data", "dropout", "held-out")
-RESTART = "delete it to start from the beginning"
-
-
-def generator(seed: int, stream: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return a fresh generator for one purpose of one seed, so that purposes never share random numbers.
-
-    Raises:
-        InputError: unknown purpose, or a seed that is no whole number from 0.
-
-    >>> generator(3, "data").initial_seed()
-    13
-    """
-    if not isinstance(stream, str) or stream not in STREAMS:
-        raise InputError(f"stream = {stream!r}: known streams are {', '.join(STREAMS)}")
-    number = to_int(seed)
-    if number is None or not 0 <= number < SEEDS:
-        raise InputError(
-            f"seed = {seed!r}: give a whole number from 0 to below 2**30: torch's CPU generator tells no more apart"
-        )
-    try:
-        fresh = torch.Generator(device)
-    except (RuntimeError, TypeError):
-        raise InputError(f"device = {device!r}: give a device that is here, such as 'cpu' or 'cuda'") from None
-    return fresh.manual_seed(len(STREAMS) * number + STREAMS.index(stream))
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """How to train: `steps` updates of `batch` sequences a member.
-
-    Raises:
-        ConfigError: a value of the wrong type or out of range.
-
-    Source of the defaults: 2605.31558 does not state its optimiser; these are this project's.
-
-    >>> TrainingConfig(steps=6750, batch=64).warmup
-    750
-    """
-
-    steps: int
-    batch: int
-    learning_rate: float = 1e-4
-    betas: tuple[float, float] = (0.95, 0.999)
-    epsilon: float = 1e-8
-    weight_decay: float = 1e-4
-    clip: float = 1.0
-    warmup: int = 750
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
-        for name, low in (("steps", 1), ("batch", 1), ("warmup", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise ConfigError(f"{name} = {value!r}: give a whole number from {low}")
-        if self.warmup >= self.steps:
-            raise ConfigError(f"warmup = {self.warmup} leaves nothing of {self.steps} steps: give fewer")
-        for name, zero in (("learning_rate", False), ("epsilon", False), ("clip", False), ("weight_decay", True)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise ConfigError(f"{name} = {value!r}: give a finite number from 0")
-            if value == 0 and not zero:
-                raise ConfigError(f"{name} = {value!r}: give a number above 0")
-        pair = self.betas
-        if not isinstance(pair, tuple) or len(pair) != 2 or not all(isinstance(b, float) and 0 <= b < 1 for b in pair):
-            raise ConfigError(f"betas = {pair!r}: give a pair of numbers from 0 to below 1")
-
-
-def learning_rates(config: TrainingConfig) -> Tensor:
-    """Return the learning rate of every update (steps,): linear from 0 over the warm-up, then linear to 0.
-
-    >>> learning_rates(TrainingConfig(steps=4, batch=1, learning_rate=1.0, warmup=2))
-    tensor([0.0000, 0.5000, 1.0000, 0.5000])
-    """
-    require_type(config, TrainingConfig, "config")
-    step = torch.arange(config.steps, dtype=torch.float64)
-    rising = step / max(config.warmup, 1)
-    falling = (config.steps - step) / (config.steps - config.warmup)
-    factor = torch.where(step < config.warmup, rising, falling)
-    return (config.learning_rate * factor).float()
-
-
-def evaluation_steps(steps: int, points: int) -> list[int]:
-    """Return ``points`` numbers of updates after which to evaluate, denser early; 0 and ``steps`` are among them.
-
-    Half of them are spaced evenly in the logarithm, half evenly; where these coincide the widest gaps are halved.
-
-    Raises:
-        ConfigError: fewer than two points, or more than there are steps.
-
-    >>> evaluation_steps(100, 8)
-    [0, 1, 5, 22, 25, 50, 75, 100]
-    """
-    for name, value in (("steps", steps), ("points", points)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{name} = {value!r}: give a whole number")
-    if steps < 1 or not 2 <= points <= steps + 1:
-        raise ConfigError(f"points = {points}, steps = {steps}: give from 2 points to one more than the steps")
-    even = [round(steps * k / (points // 2)) for k in range(points // 2 + 1)]
-    count = max(points - len(even), 1)
-    logarithmic = [round(steps ** (k / count)) for k in range(count)]
-    chosen = sorted({*even, *logarithmic})
-    while len(chosen) > points:
-        del chosen[-2]
-    while len(chosen) < points:
-        widest = max(range(len(chosen) - 1), key=lambda k: chosen[k + 1] - chosen[k])
-        chosen.insert(widest + 1, (chosen[widest] + chosen[widest + 1]) // 2)
-    return chosen
-
-
-class Source(Protocol):
-    """What the trainer reads: the same step always gives the same batch."""
-
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return the tokens (E, B, T) and answers of an update, int64, on the model's device.
-
-        Answers (E, B) are the last place's; (E, B, T) are every place's, −1 where there is none.
-        """
-        ...
-
-
-class TokenTable:
-    """Each member's own sequences, read once in order: update s reads rows s·B to (s + 1)·B.
-
-    Args:
-        tokens: (E, N, T) token ids; kept in int16.
-        answers: (E, N) token ids of the last place's answers, or (E, N, T) of every place's, −1 where there is none.
-        batch: B, sequences a member an update.
-
-    Raises:
-        InputError: shapes that do not fit, or ids beyond int16.
-    """
-
-    def __init__(self, tokens: Tensor, answers: Tensor, batch: int):
-        """Keep both tensors compact, on their device."""
-        for name, ids in (("tokens", tokens), ("answers", answers)):
-            require_type(ids, Tensor, name)
-            if ids.dtype not in (torch.int64, torch.int32, torch.int16):
-                raise InputError(f"{name} is {ids.dtype}: give whole numbers, token ids")
-        batch = require_type(batch, int, "batch")
-        if tokens.ndim != 3 or answers.shape not in (tokens.shape[:2], tokens.shape):
-            shapes = f"tokens {tuple(tokens.shape)}, answers {tuple(answers.shape)}"
-            raise InputError(f"{shapes}: expected (E, N, T), and (E, N) or (E, N, T)")
-        if tokens.numel() == 0 or not 1 <= batch <= tokens.shape[1]:
-            raise InputError(f"tokens {tuple(tokens.shape)}, batch = {batch}: give a batch from 1 to N, and N from 1")
-        none = -1 if answers.ndim == 3 else 0
-        if tokens.min() < 0 or answers.min() < none or max(tokens.max(), answers.max()) > 32767:
-            raise InputError("token ids lie from 0 to 32767, which int16 holds")
-        if answers.ndim == 3 and (answers < 0).all(-1).any():
-            raise InputError("answers: a sequence has no answer at any place")
-        self.tokens, self.answers, self.size = tokens.to(torch.int16), answers.to(torch.int16), batch
-
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return tokens (E, B, T) and answers (E, B) or (E, B, T) of an update, int64.
-
-        Raises:
-            InputError: the sequences are used up.
-        """
-        step = require_type(step, int, "step")
-        rows = slice(step * self.size, (step + 1) * self.size)
-        if step < 0 or rows.stop > self.tokens.shape[1]:
-            raise InputError(f"update {step} needs {rows.stop} sequences a member, there are {self.tokens.shape[1]}")
-        return self.tokens[:, rows].long(), self.answers[:, rows].long()
-
-
-@dataclass(frozen=True)
-class Training:
-    """What a run leaves: losses and accuracies of every update (steps, E), evaluations by name (points, …), seconds."""
-
-    losses: Tensor
-    accuracies: Tensor
-    evaluations: dict[str, Tensor]
-    seconds_training: float
-    seconds_evaluation: float
 
 
 class Trainer:
@@ -242,6 +67,8 @@ class Trainer:
         *,
         evaluate: Callable[[nn.Module, int], dict[str, Tensor]] | None = None,
         evaluate_at: Sequence[int] = (),
+        validate: Callable[[nn.Module], Tensor] | None = None,
+        validate_at: Sequence[int] = (),
         checkpoint: Path | None = None,
         checkpoint_seconds: float = 60.0,
         description: str = "training",
@@ -249,21 +76,17 @@ class Trainer:
         """Set the optimiser up, and read the checkpoint if there is one."""
         require_type(config, TrainingConfig, "config")
         require_type(seeds, (list, tuple, range), "seeds")
-        require_type(evaluate_at, (list, tuple, range), "evaluate_at")
         require_type(checkpoint, (Path, type(None)), "checkpoint")
         if not hasattr(model, "members"):
             raise InputError(f"model is a {type(model).__name__}: give an ensemble, such as GPTJEnsemble")
         if evaluate is not None and not callable(evaluate):
             raise InputError(f"evaluate is a {type(evaluate).__name__}: give a function of model and step, or None")
-        seeds, evaluate_at = list(seeds), [require_type(step, int, "a step of evaluate_at") for step in evaluate_at]
+        seeds = list(seeds)
         if len(seeds) != model.members:
             raise InputError(f"{len(seeds)} seeds for {model.members} members: give one a member")
-        if evaluate_at != sorted(set(evaluate_at)) or (
-            evaluate_at and not 0 <= evaluate_at[0] <= evaluate_at[-1] <= config.steps
-        ):
-            raise InputError(f"evaluate_at = {evaluate_at}: give ascending numbers from 0 to {config.steps}")
         self.model, self.source, self.config = model, source, config
-        self.evaluate, self.evaluate_at = evaluate, evaluate_at if evaluate else []
+        self.evaluate, self.evaluate_at = evaluate, check_steps("evaluate_at", evaluate_at, config) if evaluate else []
+        self.validate, self.validate_at = validate, check_steps("validate_at", validate_at, config) if validate else []
         self.checkpoint, self.checkpoint_seconds = checkpoint, checkpoint_seconds
         self.description = description
         self.device = next(model.parameters()).device
@@ -275,6 +98,7 @@ class Trainer:
                 "training": dataclasses.asdict(config),
                 "seeds": seeds,
                 "evaluate_at": self.evaluate_at,
+                "validate_at": self.validate_at,
                 "shapes": {name: list(p.shape) for name, p in self.parameters.items()},
                 "device": self.device.type,
             },
@@ -284,6 +108,10 @@ class Trainer:
         self.losses = torch.zeros(config.steps, model.members, device=self.device)
         self.accuracies = torch.zeros_like(self.losses)
         self.evaluations: dict[str, list[Tensor]] = {}
+        self.validations: list[Tensor] = []
+        self.best = {name: torch.zeros_like(p) for name, p in self.parameters.items()} if self.validate_at else {}
+        self.best_accuracy = torch.full((model.members,), -1.0, device=self.device)
+        self.best_steps = torch.full((model.members,), -1)
         self.seconds = {"training": 0.0, "evaluation": 0.0}
 
         self.rates = learning_rates(config).to(self.device)
@@ -324,6 +152,10 @@ class Trainer:
                     clock = self._lap("training", clock)
                     self._evaluate()
                     clock = self._lap("evaluation", clock)
+                if self.step in self.validate_at[len(self.validations) :]:
+                    clock = self._lap("training", clock)
+                    self._validate()
+                    clock = self._lap("evaluation", clock)
                 due = self.step == self.config.steps or time.monotonic() - saved >= self.checkpoint_seconds
                 if self.checkpoint is not None and due:
                     clock = self._lap("training", clock)
@@ -345,6 +177,8 @@ class Trainer:
             self.losses.cpu(),
             self.accuracies.cpu(),
             {name: torch.stack(values) for name, values in self.evaluations.items()},
+            self._validated(),
+            self.best_steps,
             self.seconds["training"],
             self.seconds["evaluation"],
         )
@@ -416,6 +250,20 @@ class Trainer:
         for name, value in values.items():
             self.evaluations.setdefault(name, []).append(value.detach().to("cpu", copy=True))
 
+    def _validate(self) -> None:
+        """Keep the weights of members that have never been better."""
+        with torch.no_grad():
+            accuracy = self.validate(self.model).to(self.device, torch.float32)
+            better = accuracy > self.best_accuracy
+            for name, best in self.best.items():
+                best.copy_(torch.where(better.view(-1, *[1] * (best.ndim - 1)), self.parameters[name], best))
+            self.best_accuracy = torch.where(better, accuracy, self.best_accuracy)
+        self.best_steps[better.cpu()] = self.step
+        self.validations.append(accuracy.cpu())
+
+    def _validated(self) -> Tensor:
+        return torch.stack(self.validations) if self.validations else torch.zeros(0, self.model.members)
+
     def _lap(self, kind: str, clock: float) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
@@ -425,8 +273,9 @@ class Trainer:
 
     def _write_checkpoint(self) -> None:
         tensors = {f"parameter.{name}": parameter.detach() for name, parameter in self.parameters.items()}
-        tensors |= self._optimizer_tensors()
+        tensors |= self._optimizer_tensors() | {f"best.{name}": best for name, best in self.best.items()}
         tensors |= {"losses": self.losses, "accuracies": self.accuracies}
+        tensors |= {"validations": self._validated(), "best_steps": self.best_steps}
         tensors |= {f"evaluation.{name}": torch.stack(values) for name, values in self.evaluations.items()}
         progress = {"step": self.step, "seconds": self.seconds}
         with atomic_write(self.checkpoint) as path:
@@ -449,68 +298,24 @@ class Trainer:
                 parameter.data.copy_(tensors[f"parameter.{name}"])
             for name, tensor in self._optimizer_tensors().items():
                 tensor.copy_(tensors[name])
+            for name, best in self.best.items():
+                best.copy_(tensors[f"best.{name}"])
+            self.validations, self.best_steps = list(tensors["validations"].unbind()), tensors["best_steps"]
+            if self.validations:
+                self.best_accuracy = tensors["validations"].amax(0).to(self.device)
             self.losses.copy_(tensors["losses"])
             self.accuracies.copy_(tensors["accuracies"])
             self.step, self.seconds = progress["step"], progress["seconds"]
         self.evaluations = {name: list(tensor.unbind()) for name, tensor in of_kind("evaluation", tensors).items()}
 
 
-@contextmanager
-def reading(checkpoint: Path) -> Iterator[safe_open]:
-    """Open a checkpoint; what cannot be read of it becomes a ResultsError."""
-    try:
-        with safe_open(checkpoint, "pt") as file:
-            yield file
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise ResultsError(f"{checkpoint} cannot be read ({error}): {RESTART}") from None
-
-
-def of_kind(kind: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint whose names start with a kind, by the rest of their names."""
-    return {name.removeprefix(f"{kind}."): tensor for name, tensor in tensors.items() if name.startswith(f"{kind}.")}
-
-
-def is_finished(checkpoint: Path) -> bool:
-    """Return whether a checkpoint is there and its training has come to the end.
-
-    Raises:
-        ResultsError: the checkpoint is damaged.
-    """
-    if not checkpoint.exists():
-        return False
-    with reading(checkpoint) as file:
-        metadata = file.metadata()
-        return json.loads(metadata["progress"])["step"] == json.loads(metadata["identity"])["training"]["steps"]
-
-
-def joined(checkpoints: Sequence[Path]) -> tuple[dict[str, Tensor], Training]:
-    """Return the weights and the training of the members of several checkpoints as if they had trained together.
-
-    The seconds are those of the slowest.
-
-    Args:
-        checkpoints: of finished trainings, whose evaluations return tensors with the members first.
-
-    Raises:
-        ResultsError: a checkpoint is missing or damaged.
-    """
-    parts: dict[str, list[Tensor]] = {}
-    seconds = []
-    for checkpoint in checkpoints:
-        with reading(checkpoint) as file:
-            for name in file.keys():
-                if not name.startswith("optimizer."):
-                    parts.setdefault(name, []).append(file.get_tensor(name))
-            seconds.append(json.loads(file.metadata()["progress"])["seconds"])
-    tensors = {name: torch.cat(tensors, 0 if name.startswith("parameter.") else 1) for name, tensors in parts.items()}
-    training = Training(
-        tensors["losses"],
-        tensors["accuracies"],
-        of_kind("evaluation", tensors),
-        max(each["training"] for each in seconds),
-        max(each["evaluation"] for each in seconds),
-    )
-    return of_kind("parameter", tensors), training
+def check_steps(name: str, steps: Sequence[int], config: TrainingConfig) -> list[int]:
+    """Return steps at which to look, checked."""
+    require_type(steps, (list, tuple, range), name)
+    steps = [require_type(step, int, f"a step of {name}") for step in steps]
+    if steps != sorted(set(steps)) or (steps and not 0 <= steps[0] <= steps[-1] <= config.steps):
+        raise InputError(f"{name} = {steps}: give ascending numbers from 0 to {config.steps}")
+    return steps
 
 
 def training_dtype(device: torch.device) -> torch.dtype:

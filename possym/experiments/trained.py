@@ -2,7 +2,8 @@
 
 - `EnsembleConfig`: how members are built, fed and trained; a study's own Config adds to it;
 - `train`: one task's members, with evaluations on the way, side by side on all visible GPUs;
-- `trained`: the same members at the end, from the cache if they have been trained on this machine before.
+- `trained`: the same members at the end, or each at its best validation, from the cache if they have been trained on
+  this machine before.
 
 Members are seeded ``seed``, ``seed`` + 1, …, in weights, data and dropout.
 """
@@ -25,10 +26,14 @@ from filelock import FileLock
 from torch import Tensor
 
 from possym import ensembles
+from possym.ensembles.checkpoints import Training, is_finished, merge_checkpoints
 from possym.ensembles.ensemble import Ensemble, Sizes
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.llama import LlamaEnsemble
-from possym.ensembles.training import TokenTable, Trainer, Training, TrainingConfig, generator, is_finished, joined
+from possym.ensembles.schedule import TrainingConfig
+from possym.ensembles.streams import generator
+from possym.ensembles.token_table import TokenTable
+from possym.ensembles.training import Trainer, training_dtype
 from possym.errors import ConfigError, InputError, ResultsError
 from possym.results import ExperimentConfig, cache_root, writing
 from possym.results.devices import devices_of, side_by_side
@@ -43,6 +48,9 @@ TASKS = {
 }
 ARCHITECTURES = {"gptj": GPTJEnsemble, "llama": LlamaEnsemble}
 SUPERVISED = ("last", "every")
+CHECKPOINTS = ("last", "best")
+VALIDATIONS = 27  # of a training, evenly spaced: every 250 updates of the paper's 6,750
+VALIDATED = 180  # training sequences for each validation sequence: 90 % and 0.5 % of all, as in the paper
 VARIED = ("architecture", "supervise", "hop_shares")
 MEMORY = 2 * 2**30
 Evaluation = Callable[[Sequence[int], torch.device], Callable[[Ensemble, int], dict[str, Tensor]]]
@@ -133,6 +141,10 @@ class EnsembleConfig(ExperimentConfig):
         """Return how they are trained."""
         return TrainingConfig(self.steps, self.batch, self.learning_rate, warmup=self.warmup)
 
+    def validation_steps(self) -> list[int]:
+        """Return the updates after which members are validated to find each one's best weights."""
+        return sorted({round(self.steps * (k + 1) / VALIDATIONS) for k in range(VALIDATIONS)} - {0})
+
     def seeds(self) -> list[int]:
         """Return the members' seeds."""
         return list(range(self.seed, self.seed + self.members))
@@ -150,7 +162,8 @@ def train(
 ) -> tuple[Ensemble, Training]:
     """Train one task's members, in equal groups side by side on several devices; return them and what happened.
 
-    Each group has a checkpoint of its own. A group that was begun is finished as it was begun, on however many devices.
+    Their weights at the end and at the best validation are left in the cache, where `trained` finds them. Each group
+    has a checkpoint of its own. A group that was begun is finished as it was begun, on however many devices.
 
     Args:
         name: of the task.
@@ -177,10 +190,12 @@ def train(
     files = {group: checkpoints / f"{group.start}-{group.stop - 1}.safetensors" for group in parts}
     missing = [group for group, file in files.items() if not is_finished(file)]
     side_by_side(partial(train_group, name, config, files, evaluation, list(evaluate_at)), missing, devices)
-    weights, training = joined(list(files.values()))
-    model = ARCHITECTURES[config.architecture].from_weights(config.model(len(task.vocabulary)), weights).to(device)
-    keep(model, name, config, device)
-    return model, training
+    last, best, training = merge_checkpoints(list(files.values()))
+    kind, sizes = ARCHITECTURES[config.architecture], config.model(len(task.vocabulary))
+    for checkpoint, weights in (("best", best), ("last", last)):
+        model = kind.from_weights(sizes, weights)
+        cache_model(model, cache_path(name, config, device, checkpoint))
+    return model.to(device), training
 
 
 def groups(checkpoints: Path, members: int, count: int) -> list[range]:
@@ -225,6 +240,7 @@ def train_group(
     tokens, answers = zip(*(sequences(task, config, generator(s, "data", device)) for s in seeds), strict=True)
     source = TokenTable(torch.stack(tokens), torch.stack(answers), config.batch)
     del tokens, answers
+    (held,) = held_out(name, config, device, validation_count(config), seeds=seeds)
     some = f"members {group.start} to {group.stop - 1} of " if len(group) < config.members else ""
     Trainer(
         ARCHITECTURES[config.architecture](config.model(len(task.vocabulary)), seeds).to(device),
@@ -233,9 +249,16 @@ def train_group(
         seeds,
         evaluate=evaluation and evaluation(seeds, device),
         evaluate_at=evaluate_at,
+        validate=lambda model: accuracy_by_hops(model, held, (), training_dtype(device))["accuracy"][:, 0],
+        validate_at=config.validation_steps(),
         checkpoint=files[group],
         description=f"{name} task, {some}{config.members} members",
     ).run()
+
+
+def validation_count(config: EnsembleConfig) -> int:
+    """Return how many sequences each member is validated on."""
+    return max(config.training_sequences // VALIDATED, len(config.hops))
 
 
 def sequences(
@@ -248,29 +271,43 @@ def sequences(
     return batch.tokens, answers_by_place(task, batch.tokens).to(torch.int16)
 
 
-def trained(name: str, config: EnsembleConfig, device: torch.device) -> Ensemble:
-    """Return one task's members at the end of their training, from the cache or trained now, on ``device``.
+def trained(name: str, config: EnsembleConfig, device: torch.device, checkpoint: str = "last") -> Ensemble:
+    """Return one task's members, from the cache or trained now, on ``device``.
 
     An ensemble is found again by its settings, its seeds, the kind of device and the code that made it.
+
+    Args:
+        name: of the task.
+        config: how they are trained.
+        device: where they come to.
+        checkpoint: ``"last"`` is the end of the training, ``"best"`` each member where its validation accuracy was
+            first highest, see `EnsembleConfig.validation_steps`.
+
+    Raises:
+        InputError: there is no such task or checkpoint.
     """
-    path = kept_at(name, config, device)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
+    if checkpoint not in CHECKPOINTS:
+        raise InputError(f"checkpoint = {checkpoint!r}: known are {', '.join(CHECKPOINTS)}")
+    last, path = (cache_path(name, config, device, each) for each in ("last", checkpoint))
+    last.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(last.with_suffix(".lock")):
         if not path.exists():
-            return train(name, config, device, path.with_suffix(".training"))[0]
+            training = last.with_suffix(".training")
+            model, _ = train(name, config, device, training)
+            shutil.rmtree(training, ignore_errors=True)
+            if checkpoint == "last":
+                return model
         return ARCHITECTURES[config.architecture].load(path).to(device)
 
 
-def keep(model: Ensemble, name: str, config: EnsembleConfig, device: torch.device) -> None:
+def cache_model(model: Ensemble, path: Path) -> None:
     """Put trained members into the cache."""
-    path = kept_at(name, config, device)
     path.parent.mkdir(parents=True, exist_ok=True)
     model.save(path)
-    shutil.rmtree(path.with_suffix(".training"), ignore_errors=True)
 
 
-def kept_at(name: str, config: EnsembleConfig, device: torch.device) -> Path:
-    """Return the cache's file for one task's members: one a setting, kind of device and state of the code."""
+def cache_path(name: str, config: EnsembleConfig, device: torch.device, checkpoint: str = "last") -> Path:
+    """Return the cache's file for one task's members: by checkpoint, setting, kind of device and code."""
     fields = [*(field.name for field in dataclasses.fields(EnsembleConfig)), *VARIED]
     settings = {field: getattr(config, field) for field in fields if field not in ("preset", "device", "tasks")}
     told = json.dumps({"task": name, "device": device.type, **settings}, sort_keys=True)
@@ -280,7 +317,7 @@ def kept_at(name: str, config: EnsembleConfig, device: torch.device) -> Path:
     files += sorted((package / "ensembles").glob("*.py")) + sorted((package / "tasks").glob("*.py"))
     code = b"".join(file.read_bytes() for file in files)
     digest = hashlib.sha256(told.encode() + code).hexdigest()[:16]
-    return cache_root() / "ensembles" / f"{name}-{digest}.safetensors"
+    return cache_root() / "ensembles" / f"{name}-{digest}{'' if checkpoint == 'last' else '-best'}.safetensors"
 
 
 def task_named(name: str) -> NumberTask | LetterTask | MixedTask:
@@ -333,7 +370,7 @@ def stack(batches: Sequence[Batch]) -> Batch:
     return Batch(*(torch.stack(tensors) for tensors in zip(*batches, strict=True)))
 
 
-def pieces(tokens: Tensor, bytes_each: int) -> Iterator[slice]:
+def memory_chunks(tokens: Tensor, bytes_each: int) -> Iterator[slice]:
     """Yield slices over the sequences that keep what each takes within `MEMORY`, or a quarter of the GPU's."""
     memory = torch.cuda.get_device_properties(tokens.device).total_memory // 4 if tokens.is_cuda else MEMORY
     step = max(1, memory // bytes_each)
@@ -355,7 +392,7 @@ def accuracy_by_hops(
     length = batch.tokens.shape[-1]
     bytes_each = 4 * model.members * length * (40 * model.config.width + 4 * model.config.heads * length)
     losses, correct = [], []
-    for rows in pieces(batch.tokens, bytes_each):
+    for rows in memory_chunks(batch.tokens, bytes_each):
         with torch.no_grad():
             logits = model(batch.tokens[:, rows], dtype=dtype)
         answer = batch.answer[:, rows]

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from possym.capture import Capture
-from possym.ensembles.training import evaluation_steps
+from possym.ensembles.schedule import evaluation_steps
 from possym.errors import (
     ConfigError,
     InputError,
@@ -61,7 +61,7 @@ COLUMNS = (
 class Schedule:
     """Says after which updates to score: at `POINTS` points, denser early, or at fewer where these cost too much.
 
-    The points are those of `possym.ensembles.training.evaluation_steps`. While what is still to come would cost more
+    The points are those of `possym.ensembles.schedule.evaluation_steps`. While what is still to come would cost more
     than what
     remains of the share, every second point is left out, then every second of the rest, and so on. What an update and
     a scoring take is the median over the latest of them. The first and the last point always stay.

@@ -7,7 +7,9 @@ import torch
 
 from possym.ensembles import adamw
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.ensembles.training import TokenTable, Trainer, TrainingConfig
+from possym.ensembles.schedule import TrainingConfig
+from possym.ensembles.token_table import TokenTable
+from possym.ensembles.training import Trainer
 
 SHAPES = [(3, 2, 5, 24), (3, 2, 5, 40), (3, 2, 40), (3, 8), (3, 50, 70)]
 

@@ -28,14 +28,14 @@ TWO_HEADS = {
         20, layers=3, heads=2, width=32, mlp_width=20, dropout=0.2, init_std=0.15, base=500.0
     ),
 }  # fmt: skip
-ROUNDING = {GPTJEnsemble: 1e-5, LlamaEnsemble: 2e-5}
+ROUNDING = {GPTJEnsemble: 2e-5, LlamaEnsemble: 2e-5}
 KINDS = pytest.mark.parametrize("kind", [GPTJEnsemble, LlamaEnsemble])
 CONFIGS = pytest.mark.parametrize(
     ("kind", "config"),
     [(kind, sizes[kind]) for kind in (GPTJEnsemble, LlamaEnsemble) for sizes in (ONE_HEAD, TWO_HEADS)],
     ids=["gptj, one head", "gptj, two heads, half rotary", "llama, one head", "llama, two heads"],
 )
-WHOLE = {"vocab_size": 20, "n_embd": 32, "n_layer": 2, "n_head": 2, "rotary_dim": 4}
+WHOLE = {"vocab_size": 20, "n_embd": 32, "n_layer": 2, "n_head": 2, "rotary_dim": 4, "activation_function": "gelu"}
 GATED = {"vocab_size": 20, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 
 
@@ -95,7 +95,7 @@ def test_a_model_that_transformers_started_can_be_imported(kind):
 @pytest.mark.parametrize(
     ("kind", "changes", "reason"),
     [
-        (GPTJEnsemble, {"activation_function": "relu"}, "activation_function"),
+        (GPTJEnsemble, {"activation_function": "gelu_new"}, "activation_function"),
         (GPTJEnsemble, {"attn_pdrop": 0.5}, "dropouts differ"),
         (GPTJEnsemble, {"layer_norm_epsilon": 1e-3}, "layer_norm_epsilon"),
         (GPTJEnsemble, {"n_inner": 40}, "n_inner"),
@@ -162,7 +162,7 @@ def plain_gptj(config, w, tokens, masks):
     x = w["embedding"][tokens] * masks["embedding"]
     for layer in range(config.layers):
         h = norm(x, w["norm_gain"][layer], w["norm_bias"][layer])
-        hidden = F.gelu(h @ w["mlp_in"][layer] + w["mlp_in_bias"][layer], approximate="tanh")
+        hidden = F.gelu(h @ w["mlp_in"][layer] + w["mlp_in_bias"][layer])
         processed = (hidden @ w["mlp_output"][layer] + w["mlp_output_bias"][layer]) * masks["mlp_output"][layer]
         x = x + attended(h, w, layer, config, "interleaved", masks) + processed
     return norm(x, w["final_norm_gain"], w["final_norm_bias"]) @ w["head"] + w["head_bias"]

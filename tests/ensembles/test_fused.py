@@ -12,7 +12,7 @@ from possym.ensembles.dropout import kept, keys_by_step
 from possym.ensembles.ensemble import attention_of_block
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaConfig, LlamaEnsemble
-from possym.ensembles.training import generator
+from possym.ensembles.streams import generator
 from possym.kernels import triton_available
 from possym.rope import frequencies
 
@@ -134,7 +134,7 @@ def test_a_block_of_gptj_has_values_and_gradients_of_float64(device, places, hea
     joint = torch.einsum("ebtc,eco->ebto", F.layer_norm(x, (C,)), entry) + bias[:, None]
     keys = keys.cpu() if dropped else None
     mixed = by_place(joint[..., : 3 * C], keys, heads, width, "interleaved", dropped)
-    active = F.gelu(joint[..., 3 * C :], approximate="tanh")
+    active = F.gelu(joint[..., 3 * C :])
     brought = [torch.einsum("ebti,eic->ebtc", *each) for each in ((mixed, attention), (active, mlp))]
     brought[1] = brought[1] + mlp_bias[:, None]
     if dropped:

@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 
+from possym.ensembles.schedule import TrainingConfig
+from possym.ensembles.token_table import TokenTable
 from possym.ensembles.toy import Member, ToyEnsemble
-from possym.ensembles.training import TokenTable, Trainer, TrainingConfig
+from possym.ensembles.training import Trainer
 from possym.errors import InputError
 from possym.rope import frequencies
 from possym.scores import relocated_logits

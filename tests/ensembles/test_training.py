@@ -11,20 +11,13 @@ import torch
 from transformers import get_linear_schedule_with_warmup
 
 from possym import ConfigError, InputError, ResultsError
+from possym.ensembles.checkpoints import is_finished, merge_checkpoints
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaEnsemble
-from possym.ensembles.training import (
-    STREAMS,
-    TokenTable,
-    Trainer,
-    TrainingConfig,
-    clip_factor,
-    evaluation_steps,
-    generator,
-    is_finished,
-    joined,
-    learning_rates,
-)
+from possym.ensembles.schedule import TrainingConfig, evaluation_steps, learning_rates
+from possym.ensembles.streams import STREAMS, generator
+from possym.ensembles.token_table import TokenTable
+from possym.ensembles.training import Trainer, clip_factor
 
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 
@@ -292,6 +285,43 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     compare(resumed.run(), expected, resumed, whole)
 
 
+def validation(values, weights, stop_at=None):
+    """A validation that gives members these accuracies (points, E), and keeps the weights that it sees."""
+    calls = iter(values)
+
+    def validate(model):
+        if len(weights) + 1 == stop_at:
+            raise Stop
+        weights.append({name: parameter.detach().clone() for name, parameter in model.named_parameters()})
+        return torch.tensor(next(calls))
+
+    return validate
+
+
+def test_each_member_keeps_the_weights_of_its_first_highest_validation(tmp_path, device):
+    """Of a run that is whole, and of one that is stopped before its third validation and goes on."""
+    values, at = [[0.2, 0.5, 0.0], [0.9, 0.5, 0.0], [0.9, 0.1, 0.0], [0.3, 0.4, 0.0]], [1, 3, 4, 8]
+    seen, file = [], tmp_path / "state.safetensors"
+    options = {"validate_at": at, "device": device}
+    whole = trainer([1, 2, 3], validate=validation(values, seen), **options)
+    result = whole.run()
+    with pytest.raises(Stop):
+        trainer(
+            [1, 2, 3], validate=validation(values, [], stop_at=3), checkpoint=file, checkpoint_seconds=0, **options
+        ).run()
+    resumed = trainer([1, 2, 3], validate=validation(values[2:], []), checkpoint=file, **options)
+    assert len(resumed.validations) == 2
+    for run, found in ((whole, result), (resumed, resumed.run())):
+        assert found.best_steps.tolist() == [3, 1, 1]
+        torch.testing.assert_close(found.validations, torch.tensor(values))
+        for name, best in run.best.items():
+            for member, point in enumerate((1, 0, 0)):
+                assert torch.equal(best[member], seen[point][name][member]), name
+    last, best, training = merge_checkpoints([file])
+    assert training.best_steps.tolist() == [3, 1, 1] and last.keys() == best.keys()
+    assert torch.equal(best["head"].to(device), whole.best["head"]) and not torch.equal(best["head"], last["head"])
+
+
 def test_checkpoints_of_finished_trainings_are_joined_member_by_member(tmp_path):
     files = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
     assert not is_finished(files[0])
@@ -305,7 +335,8 @@ def test_checkpoints_of_finished_trainings_are_joined_member_by_member(tmp_path)
     ]
     first, second = (run.run() for run in runs)
     assert all(map(is_finished, files))
-    found, training = joined(files)
+    found, best, training = merge_checkpoints(files)
+    assert not best and len(training.validations) == 0 and training.best_steps.tolist() == [-1] * 3
     for name, value in weights(runs[0]).items():
         assert torch.equal(found[name], torch.cat([value, weights(runs[1])[name]])), name
     assert torch.equal(training.losses, torch.cat([first.losses, second.losses], 1))
@@ -315,7 +346,7 @@ def test_checkpoints_of_finished_trainings_are_joined_member_by_member(tmp_path)
         assert torch.equal(value, torch.cat([first.evaluations[name], second.evaluations[name]], 1)), name
     assert 0 < training.seconds_training <= max(first.seconds_training, second.seconds_training)
     files[0].write_bytes(b"damaged")
-    for read in (lambda: is_finished(files[0]), lambda: joined(files)):
+    for read in (lambda: is_finished(files[0]), lambda: merge_checkpoints(files)):
         with pytest.raises(ResultsError, match="cannot be read"):
             read()
 
@@ -400,5 +431,7 @@ def test_impossible_schedules_are_refused(steps, points):
 def test_impossible_evaluation_steps_are_refused(at):
     with pytest.raises(InputError, match="evaluate_at"):
         trainer([0], evaluate=evaluation(), evaluate_at=at)
+    with pytest.raises(InputError, match="validate_at"):
+        trainer([0], validate=len, validate_at=at)
     with pytest.raises(InputError, match="seeds"):
         Trainer(GPTJEnsemble(SIZES, [0]), TokenTable(*sequences([0]), 4), PLAN, [0, 1])

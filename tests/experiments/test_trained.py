@@ -7,7 +7,7 @@ import torch
 from possym import ConfigError, InputError
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.llama import LlamaEnsemble
-from possym.ensembles.training import generator
+from possym.ensembles.streams import generator
 from possym.experiments import trained as ensembles
 from possym.experiments.trained import EnsembleConfig, held_out, trained
 from possym.tasks.places import answers_by_place
@@ -74,9 +74,39 @@ def test_other_settings_are_other_members(config, changes):
     alike = changes == {"members": 1}
     if "architecture" not in changes:
         assert same(first.member(0), other.member(0)) == alike
-    assert ensembles.kept_at("number", config, CPU) != ensembles.kept_at(
+    assert ensembles.cache_path("number", config, CPU) != ensembles.cache_path(
         "number", dataclasses.replace(config, **changes), CPU
     )
+
+
+def test_best_members_are_those_of_their_best_validation(config):
+    config = dataclasses.replace(config, steps=40, training_sequences=36_000, learning_rate=0.03, members=3)
+    assert config.validation_steps() == sorted({round(40 * k / 27) for k in range(1, 28)})
+    last, best = (trained("letter", config, CPU, checkpoint) for checkpoint in ("last", "best"))
+    (held,) = held_out("letter", config, CPU, 200)
+    at = {}
+
+    def evaluation(seeds, device):
+        def evaluate(model, step):
+            at[step] = {name: value.detach().clone() for name, value in model.named_parameters()}
+            return ensembles.accuracy_by_hops(model, held, config.hops)
+
+        return evaluate
+
+    steps = config.validation_steps()
+    _, training = ensembles.train(
+        "letter", config, CPU, ensembles.cache_root() / "again", evaluation=evaluation, evaluate_at=steps
+    )
+    accuracy = training.evaluations["accuracy"][..., 0]
+    for member in range(3):
+        first = steps[accuracy[:, member].tolist().index(accuracy[:, member].max())]
+        assert training.best_steps[member] == first
+        for name, value in best.named_parameters():
+            assert torch.equal(value[member], at[first][name][member]), name
+            assert torch.equal(last.get_parameter(name)[member], at[40][name][member]), name
+    assert len(set(training.best_steps.tolist())) > 1
+    with pytest.raises(InputError, match="checkpoint = 'first'"):
+        trained("letter", config, CPU, "first")
 
 
 def test_training_and_held_out_sequences_differ_between_members_and_sets(config, monkeypatch):

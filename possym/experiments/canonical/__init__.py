@@ -30,8 +30,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from possym.ensembles.schedule import TrainingConfig, evaluation_steps
+from possym.ensembles.streams import generator
+from possym.ensembles.token_table import TokenTable
 from possym.ensembles.toy import Member, ToyEnsemble
-from possym.ensembles.training import TokenTable, Trainer, TrainingConfig, evaluation_steps, generator
+from possym.ensembles.training import Trainer
 from possym.errors import ConfigError
 from possym.results import ExperimentConfig, Study, atomic_write, checkpoint_folder, choose_device
 from possym.results.devices import devices_of, side_by_side
@@ -206,7 +209,7 @@ class Sequences:
     """Each seed's sequences, drawn whole on the device and shared by the seed's members; answers count from 0."""
 
     def __init__(self, piece: Piece, config: Config, stream: str, count: int, device: torch.device):
-        """Draw ``count`` sequences a seed from a stream of `possym.ensembles.training.generator`."""
+        """Draw ``count`` sequences a seed from a stream of `possym.ensembles.streams.generator`."""
         task = make_task(piece.task, piece.length)
         first, _ = answer_tokens(task)
         drawn = []

@@ -32,7 +32,9 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.ensemble import Ensemble
-from possym.ensembles.training import evaluation_steps, generator, training_dtype
+from possym.ensembles.schedule import evaluation_steps
+from possym.ensembles.streams import generator
+from possym.ensembles.training import training_dtype
 from possym.errors import ConfigError, InputError, require_type
 from possym.experiments.learning_dynamics import GAMMAS, accuracy_table, pure_heads, score_heads, score_table
 from possym.experiments.trained import EnsembleConfig, accuracy_by_hops, draw, held_out, task_named, train

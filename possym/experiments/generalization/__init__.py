@@ -38,7 +38,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from possym.ensembles.gptj import GPTJEnsemble
-from possym.ensembles.training import generator
+from possym.ensembles.streams import generator
 from possym.errors import ConfigError
 from possym.experiments import trained as ensembles
 from possym.experiments.generalization import names as generalization

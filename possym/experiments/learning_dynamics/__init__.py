@@ -38,7 +38,9 @@ from torch import Tensor
 from possym.ensembles.ensemble import Ensemble, causal_attention
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.last_token import last_token_logits, query_logits
-from possym.ensembles.training import evaluation_steps, generator, training_dtype
+from possym.ensembles.schedule import evaluation_steps
+from possym.ensembles.streams import generator
+from possym.ensembles.training import training_dtype
 from possym.errors import ConfigError, InputError, require_type
 from possym.experiments.trained import (
     SMOKE,
@@ -47,7 +49,7 @@ from possym.experiments.trained import (
     accuracy_by_hops,
     draw,
     held_out,
-    pieces,
+    memory_chunks,
     task_named,
     train,
 )
@@ -237,7 +239,7 @@ def score_heads(model: Ensemble, tokens: Tensor, temperature: float) -> dict[str
     pairs = (length - 1) * (length - 2) // 2
     bytes_each = 4 * model.members * config.layers * config.heads * (6 * length * config.head_width + 16 * pairs)
     found = []
-    for rows in pieces(tokens, bytes_each):
+    for rows in memory_chunks(tokens, bytes_each):
         relocated, extra_logits = last_token_logits(model, tokens[rows])
         found.append(torch.stack(swap_scores(relocated, extra_logits=extra_logits, temperature=temperature)))
     positional, symbolic, entropy = torch.cat(found, 3)  # each (E, L, B, H)

@@ -28,7 +28,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from possym.ensembles.ensemble import Ensemble
-from possym.ensembles.training import generator
+from possym.ensembles.streams import generator
 from possym.errors import ConfigError, InputError, require_type
 from possym.experiments.generality import BASELINE, SettingsConfig
 from possym.experiments.generality.summaries import LEARNT

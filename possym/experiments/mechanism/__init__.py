@@ -41,7 +41,8 @@ from torch import Tensor
 
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.planes import dominant_frequency, plane_weights
-from possym.ensembles.training import evaluation_steps, generator
+from possym.ensembles.schedule import evaluation_steps
+from possym.ensembles.streams import generator
 from possym.errors import ConfigError
 from possym.experiments.learning_dynamics import score_heads, tidy
 from possym.experiments.mechanism.interventions import intervention, kept_layers, leave_out
@@ -52,7 +53,7 @@ from possym.experiments.trained import (
     accuracy_by_hops,
     draw,
     held_out,
-    pieces,
+    memory_chunks,
     task_named,
     train,
     trained,
@@ -228,7 +229,7 @@ def weigh_planes(name: str, model: GPTJEnsemble, config: Config) -> dict[str, pd
     length, width = tokens.shape[-1], config.width
     bytes_each = 4 * config.members * config.layers * length * 6 * width
     sums: dict[str, Tensor] = {}
-    for rows in pieces(tokens, bytes_each):
+    for rows in memory_chunks(tokens, bytes_each):
         part = tokens[rows]
         for weighting, weights in plane_weights(model, part).items():
             sums[weighting] = sums.get(weighting, 0) + weights * len(part) / len(tokens)
@@ -243,10 +244,10 @@ def weigh_planes(name: str, model: GPTJEnsemble, config: Config) -> dict[str, pd
 
 
 def parts(model: GPTJEnsemble, batch: Batch) -> Iterator[Batch]:
-    """Yield a batch in pieces that fit into memory."""
+    """Yield a batch in memory_chunks that fit into memory."""
     length, config = batch.tokens.shape[-1], model.config
     bytes_each = 4 * model.members * length * (40 * config.width + 8 * config.heads * length)
-    for rows in pieces(batch.tokens, bytes_each):
+    for rows in memory_chunks(batch.tokens, bytes_each):
         yield Batch(*(column[:, rows] for column in batch))
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from possym import results
-from possym.ensembles.training import Trainer, TrainingConfig
+from possym.ensembles.schedule import TrainingConfig
+from possym.ensembles.training import Trainer
 from possym.errors import ConfigError
 from possym.experiments import canonical
 from possym.experiments.canonical import Config, Piece, Sequences

@@ -182,5 +182,5 @@ def test_the_paper_preset_is_what_the_chapter_says():
     assert len(config.lengths) >= 12 and (config.lengths[0], config.lengths[-1]) == (17, 5000)
     assert config.sequences >= 1000 and config.members == 32 and config.learning_rate == 1e-4
     device, other = torch.device("cpu"), learning_dynamics.Config.preset_named("paper", members=32)
-    assert ensembles.kept_at("letter", config, device) == ensembles.kept_at("letter", other, device)
+    assert ensembles.cache_path("letter", config, device) == ensembles.cache_path("letter", other, device)
     assert config.at_rate(1e-3).members == config.other_members and config.at_rate(1e-3).learning_rate == 1e-3

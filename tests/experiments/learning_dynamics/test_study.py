@@ -8,7 +8,7 @@ import torch
 
 from possym import ConfigError, InputError, results
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.ensembles.training import generator
+from possym.ensembles.streams import generator
 from possym.experiments import learning_dynamics as study
 from possym.experiments import trained as ensembles
 from possym.rope import rotate
@@ -202,7 +202,7 @@ def test_working_in_pieces_changes_nothing(monkeypatch):
 
     whole = measure()
     monkeypatch.setattr(ensembles, "MEMORY", 1_500_000)
-    assert len(list(ensembles.pieces(batch.tokens, 400_000))) == 4
+    assert len(list(ensembles.memory_chunks(batch.tokens, 400_000))) == 4
     for name, value in measure().items():
         torch.testing.assert_close(value, whole[name], atol=1e-5, rtol=0, msg=name)
 

@@ -7,7 +7,7 @@ import torch
 from possym import ConfigError, InputError, results
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.llama import LlamaEnsemble
-from possym.ensembles.training import generator
+from possym.ensembles.streams import generator
 from possym.experiments import generality
 from possym.experiments import generalization as papers_study
 from possym.experiments import length_elsewhere as study
@@ -119,8 +119,8 @@ def test_the_models_are_those_of_the_study_of_settings():
     places = {}
     for setting in mine.settings:
         for task in mine.tasks:
-            places[setting, task] = ensembles.kept_at(task, mine.of(setting), CPU)
-            assert places[setting, task] == ensembles.kept_at(task, theirs.of(setting), CPU)
+            places[setting, task] = ensembles.cache_path(task, mine.of(setting), CPU)
+            assert places[setting, task] == ensembles.cache_path(task, theirs.of(setting), CPU)
     assert len(set(places.values())) == 8
 
 

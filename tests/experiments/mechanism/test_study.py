@@ -8,7 +8,8 @@ import torch
 
 from possym import ConfigError
 from possym.ensembles.planes import dominant_frequency, plane_weights
-from possym.ensembles.training import evaluation_steps, generator
+from possym.ensembles.schedule import evaluation_steps
+from possym.ensembles.streams import generator
 from possym.experiments import mechanism as study
 from possym.experiments import trained as ensembles
 from possym.experiments.mechanism import token_flow as mechanism
