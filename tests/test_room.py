@@ -12,7 +12,6 @@ from possym.capture.known_heads import repeated_tokens
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.experiments.__main__ import studies
 from possym.experiments.canonical import one_angle_limits
-from possym.experiments.generalization import names as generalization
 from possym.profiling import statistics
 from possym.profiling.monitor import HeadScoreCallback
 from possym.tasks import IndexTask, LetterTask, NumberTask, PartialInductionTask, RetrievalTask
@@ -21,11 +20,9 @@ from possym.tasks.mixed import MixedTask
 from possym.tasks.onehop import OneHopTask
 
 MODEL = GPTJEnsemble(GPTJConfig(vocabulary_size=136, layers=2, width=8), seeds=[0])
-WINDOWS = generalization.sample_members(NumberTask(), 1, 8, 17, torch.Generator())
 HEADS = pd.DataFrame({"layer": range(8), "positional": 0.5, "symbolic": 0.1}).assign(
     positional=lambda t: t["layer"] / 8
 )
-PREDICTED = pd.DataFrame({"way": "forecast", "predicted": [10.0, 100.0], "observed": [9.0, 90.0]})
 TASKS = (NumberTask, LetterTask, MixedTask, IndexTask, RetrievalTask, PartialInductionTask)
 HUGE = (2**40, 2**62)
 SOURCE = torch.Generator()
@@ -46,16 +43,6 @@ CALLS = {
     "one hop, length": (lambda size: OneHopTask("number").sample(1, length=size), "length"),
     "repeated tokens": (lambda size: repeated_tokens(size, 3, 10), "n"),
     "vocabulary": (lambda size: repeated_tokens(1, 3, size), "vocabulary"),
-    "members": (lambda size: generalization.sample_members(NumberTask(), size, 1, 17, SOURCE), "n"),
-    "sweep, length": (lambda size: generalization.sweep(MODEL, NumberTask(), size, 1, SOURCE), "length"),
-    "sweep, count": (lambda size: generalization.sweep(MODEL, NumberTask(), 17, size, SOURCE), "count"),
-    "repair": (lambda size: generalization.repaired(MODEL, NumberTask(), size, 1, SOURCE), "length"),
-    "parts": (lambda size: generalization.measured_parts(MODEL, NumberTask(), size, 2, SOURCE), "length"),
-    "reach": (lambda size: generalization.wrong_keys(MODEL, WINDOWS, layer=1, reach=size), "reach"),
-    "relocated": (
-        lambda size: generalization.forecast(MODEL, NumberTask(), 50, WINDOWS, SOURCE, relocated=size), "relocated"
-    ),
-    "quality": (lambda size: generalization.quality(PREDICTED, draws=size), "draws"),
     "correlation": (lambda size: statistics.correlation(HEADS, draws=size), "draws"),
     "early and late": (lambda size: statistics.early_late(HEADS, "positional", draws=size), "draws"),
     "monitor": (lambda size: HeadScoreCallback([[3, 14, 15]], steps=range(size)), "the number of steps"),
@@ -141,10 +128,6 @@ def test_sequences_too_long_for_a_table_of_pairs_are_refused(monkeypatch):
         call(tokens[1:])
         with pytest.raises(InputError, match="length of the sequences = 41"):
             call(tokens)
-
-
-def test_a_forecast_holds_no_length():
-    assert generalization.forecast(MODEL, NumberTask(), 2**40, WINDOWS, SOURCE).isfinite().all()
 
 
 def test_a_range_of_steps_that_has_no_length_is_refused():

@@ -4,16 +4,17 @@ The models are whole ensembles of `possym.experiments.trained`, `members` of the
 fewer at others. Sequences are drawn for each member, at every length in blocks that fit in memory. What each model
 knows at training length (scores, frequencies, where its heads look, the forecast) is measured before any long input.
 
-Tables of the study (a row a seed; hops = 0 means all together):
+Tables of the study (a row per seed; hops = 0 means all together):
 - ``accuracy``: task, learning_rate, seed, length, hops, accuracy, count
 - ``heads``: task, learning_rate, seed, layer, head, positional, symbolic, kind (1 positional, −1 symbolic, 0 neither,
   at γ = 0.1), frequency_id, angle: the dominant frequency, a mean weighted by the planes' logit norms
-- ``looks``: task, seed, layer, head, hops, step, weight: see `possym.experiments.generalization.names.Looks`
+- ``looks``: task, seed, layer, head, hops, step, weight: see
+  `possym.experiments.generalization.long_inputs.AttendedSteps`
 - ``leads``: task, seed, layer, head, hops, length, least, median, most, outside: the right key's logit less the best
   other one over sequences, and the mean attention that goes before the window
 - ``forecast``: task, learning_rate, seed, length, accuracy
 - ``parts``: task, seed, source (forecast, measured), way (whole, exposed, shielded, upto), layer (−1 for whole),
-  length, accuracy: see `possym.experiments.generalization.names.measured_parts`
+  length, accuracy: see `possym.experiments.generalization.layers.layer_effects`
 - ``repairs``: task, seed, repair, heads (all, symbolic, others; none for the model as it is), length, accuracy
 - ``precision``: task, length, sequences, same, change: answers alike in float32 and in the types used, and the
   difference in accuracy
@@ -41,10 +42,11 @@ from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.streams import generator
 from possym.errors import ConfigError
 from possym.experiments import trained as ensembles
-from possym.experiments.generalization import names as generalization
-from possym.experiments.generalization.forecasting import ways
-from possym.experiments.generalization.names import EXACT, REPAIRS, Precision
-from possym.experiments.generalization.sweep import HOPS, WINDOW
+from possym.experiments.generalization import long_inputs
+from possym.experiments.generalization.forecasting import TargetContents, forecast, target_contents
+from possym.experiments.generalization.layers import exposed_layers, layer_effects
+from possym.experiments.generalization.long_inputs import EXACT, HOPS, WINDOW, Answers, Precision, sample_members
+from possym.experiments.generalization.repairs import REPAIRS, repaired
 from possym.experiments.learning_dynamics import score_heads, tidy
 from possym.experiments.trained import SMOKE, TASKS, EnsembleConfig
 from possym.results import Study, atomic_write, checkpoint_folder, choose_device
@@ -171,7 +173,7 @@ def run(config: Config) -> Study:
         model = ensembles.trained(name, chosen, device)
         spent = {"training": (time.perf_counter() - clock, math.nan)}
         group = Group(name, TASKS[name](), chosen, main, model)
-        stages: dict[str, Callable[[Group], dict[str, pd.DataFrame]]] = {"foretold": foretold, "swept": swept}
+        stages: dict[str, Callable[[Group], dict[str, pd.DataFrame]]] = {"forecast": at_training_length, "swept": swept}
         if main:
             stages |= {"parts": parts, "repairs": repairs, "precision": precision}
         for stage, function in stages.items():
@@ -211,13 +213,13 @@ def kept(
     return tables, spent
 
 
-def foretold(group: Group) -> dict[str, pd.DataFrame]:
+def at_training_length(group: Group) -> dict[str, pd.DataFrame]:
     """Return what is known at training length: kinds and frequencies of heads, where they look, the forecast."""
     config, model, source = group.config, group.model, group.source()
     scored = group.task.sample(config.scored_sequences, generator=source)
     scores = score_heads(model, scored.tokens, config.temperature)
     kind = purity(scores["positional"], scores["symbolic"], GAMMA)
-    norms = generalization.plane_norms(model, scored.tokens[:64])  # (E, L, H, F)
+    norms = long_inputs.plane_norms(model, scored.tokens[:64])  # (E, L, H, F)
     ids = torch.arange(1, norms.shape[-1] + 1, device=norms.device)
     frequency_id = (norms * ids).sum(-1) / norms.sum(-1)
     heads = {"positional": scores["positional"], "symbolic": scores["symbolic"], "kind": kind}
@@ -225,23 +227,25 @@ def foretold(group: Group) -> dict[str, pd.DataFrame]:
     tables = {"heads": rows(group, heads | {"frequency_id": frequency_id}, by_head)}
     angles = model.config.frequencies.numpy()
     tables["heads"]["angle"] = angles[tables["heads"]["frequency_id"].round().astype(int) - 1]
-    windows = generalization.sample_members(group.task, config.members, config.windows, WINDOW, source)
-    found = [generalization.forecast(model, group.task, length, windows, source) for length in group.lengths]
+    windows = sample_members(group.task, config.members, config.windows, WINDOW, source)
+    contents = target_contents(model, group.task, group.lengths[-1], source)
+    found = [forecast(model, group.task, length, windows, contents, source) for length in group.lengths]
     tables["forecast"] = rows(group, {"accuracy": torch.stack(found, 1)}, {"length": group.lengths})
     if group.main:
-        tables["parts"] = foretold_parts(group, windows, source)
+        tables["parts"] = forecast_layer_effects(group, windows, contents, source)
     return tables
 
 
-def foretold_parts(group: Group, windows: Batch, source: torch.Generator) -> pd.DataFrame:
+def forecast_layer_effects(
+    group: Group, windows: Batch, contents: TargetContents, source: torch.Generator
+) -> pd.DataFrame:
     """Return what the forecast says that each layer does to accuracy."""
     config, tables = group.config, []
     windows = Batch(*(field[:, : config.part_sequences] for field in windows))
     for length in config.part_lengths:
-        for way, sets in ways(config.layers).items():
+        for way, sets in exposed_layers(config.layers).items():
             found = [
-                generalization.forecast(group.model, group.task, length, windows, source, exposed=layers)
-                for layers in sets
+                forecast(group.model, group.task, length, windows, contents, source, exposed=layers) for layers in sets
             ]
             tables.append(part_rows(group, torch.stack(found, 1), length, way, "forecast"))
     return pd.concat(tables, ignore_index=True)
@@ -256,15 +260,15 @@ def part_rows(group: Group, accuracy: Tensor, length: int, way: str, source: str
 def swept(group: Group) -> dict[str, pd.DataFrame]:
     """Return accuracy at every length, and of the main group the leads of the right keys."""
     config, model, source = group.config, group.model, group.source()
-    looks, tables = None, {}
+    attended, tables = None, {}
     by_head = {"layer": range(config.layers), "head": range(config.heads), "hops": HOPS}
     if group.main:
-        batch = generalization.sample_members(group.task, config.members, config.scored_sequences, WINDOW, source)
-        looks = generalization.looked_at(model, batch)
-        tables["looks"] = rows(group, looks._asdict(), by_head)
+        batch = sample_members(group.task, config.members, config.scored_sequences, WINDOW, source)
+        attended = long_inputs.find_attended_steps(model, batch)
+        tables["looks"] = rows(group, attended._asdict(), by_head)
     accuracy, leads = [], []
     for length in group.lengths:
-        found = generalization.sweep(model, group.task, length, config.sequences, source, looks=looks)
+        found = long_inputs.answer(model, group.task, length, config.sequences, source, attended=attended)
         table = rows(group, right_by_hops(found, HOPS), {"hops": (0, *HOPS)})
         table.insert(3, "length", length)
         accuracy.append(table)
@@ -278,14 +282,14 @@ def swept(group: Group) -> dict[str, pd.DataFrame]:
     return tables
 
 
-def right_by_hops(found: generalization.Sweep, hops: Sequence[int]) -> dict[str, Tensor]:
+def right_by_hops(found: Answers, hops: Sequence[int]) -> dict[str, Tensor]:
     """Return accuracy and count (E, 1 + hops): all together first, then each number of hops."""
     chosen = torch.stack([found.hops > 0, *(found.hops == h for h in hops)], 1)  # (E, 1 + hops, N)
     count = chosen.sum(-1)
     return {"accuracy": (chosen & found.correct[:, None]).sum(-1) / count, "count": count}
 
 
-def by_hops(found: generalization.Sweep) -> dict[str, Tensor]:
+def by_hops(found: Answers) -> dict[str, Tensor]:
     """Return least, median and greatest lead and the mean attention outside, each (E, L, H, 4) by number of hops."""
     values: dict[str, list[Tensor]] = {"least": [], "median": [], "most": [], "outside": []}
     for h in HOPS:
@@ -302,7 +306,7 @@ def parts(group: Group) -> dict[str, pd.DataFrame]:
     config, source = group.config, group.source()
     tables = []
     for length in config.part_lengths:
-        found = generalization.measured_parts(group.model, group.task, length, config.part_sequences, source)
+        found = layer_effects(group.model, group.task, length, config.part_sequences, source)
         tables += [part_rows(group, accuracy, length, way, "measured") for way, accuracy in found.items()]
     return {"parts": pd.concat(tables, ignore_index=True)}
 
@@ -318,7 +322,7 @@ def repairs(group: Group) -> dict[str, pd.DataFrame]:
     for length in config.repair_lengths:
         for repair, heads in [(None, "none"), *((repair, heads) for repair in REPAIRS for heads in GROUPS)]:
             # A fresh source each time: every repair answers the same sequences.
-            accuracy = generalization.repaired(
+            accuracy = repaired(
                 model, group.task, length, config.repair_sequences, group.source(), repair=repair,
                 heads=chosen.get(heads),
             )  # fmt: skip
@@ -333,7 +337,7 @@ def precision(group: Group) -> dict[str, pd.DataFrame]:
     used = Precision.of(group.source().device)
     for length in config.compared_lengths:
         answers = [
-            generalization.sweep(
+            long_inputs.answer(
                 group.model, group.task, length, config.compared_sequences, group.source(), precision=each
             ).correct.float()
             for each in (used, EXACT)

@@ -1,14 +1,12 @@
-"""Ways to attend that a model is not trained with: at any length, beyond its window, or turned another way.
+"""Ways to attend that a model is not trained with: at any length, beyond its window, or rotated another way.
 
-Functions made here are `attend` hooks of `possym.ensembles.ensemble.Ensemble`: they get a layer's query (E, B, Q, H,
-D),
-key and value (E, B, T, H, D) before rotation, Q = T or the last place alone, and return what each query reads
-(E, B, Q, H, D). Planes are pairs of neighbouring dimensions throughout: models that pair others give their hooks
-through `side_by_side`.
+Functions made here are `attend` hooks of `possym.ensembles.ensemble.Ensemble`: they get a layer's query
+(E, B, Q, H, D), key and value (E, B, T, H, D) before rotation, Q = T or the last position alone, and return what each
+query reads (E, B, Q, H, D). Planes are pairs of neighbouring dimensions throughout: models that pair others give their
+hooks through `with_planes_interleaved`.
 
-A task's longer inputs hold extra tokens *before* the window of 17, so the window keeps its relative places, and all
-that length changes is what a window query sees before its window. `Before` is that: keys and values, their places
-relative to the window's first, and the weight with which each counts.
+A task's longer inputs hold extra tokens *before* the window of 17, so distances inside the window stay, and all that
+length changes is what a window query sees before its window: the `Prefix`.
 """
 
 import math
@@ -22,72 +20,72 @@ from possym.ensembles.ensemble import Attend, Ensemble, Sizes
 from possym.rope import pairs
 
 
-class Before(NamedTuple):
-    """What stands before a window: contents (E, B, M, H, D), places (M,) below 0, log weights (E, B, M) or None for 0.
+class Prefix(NamedTuple):
+    """What a window sees before it: contents (E, B, M, H, D) at positions (M,) below 0, with log weights (E, B, M).
 
-    B may be 1 where all sequences see the same contents.
+    Weights of None are 1. B may be 1 where all sequences see the same contents.
     """
 
     key: Tensor
     value: Tensor
-    places: Tensor
+    positions: Tensor
     log_weight: Tensor | None = None
 
 
 def all_frequencies(config: Sizes) -> Tensor:
-    """Return the angle of every plane (D/2,) float64, 0 for planes that do not turn.
+    """Return the angle of every plane (D/2,) float64, 0 for planes that do not rotate.
 
     >>> from possym.ensembles.gptj import GPTJConfig
     >>> all_frequencies(GPTJConfig(vocabulary_size=8, width=8, rotary_dim=4))
     tensor([1.0000, 0.0100, 0.0000, 0.0000], dtype=torch.float64)
     """
-    turning = config.frequencies
-    return F.pad(turning, (0, config.head_width // 2 - len(turning)))
+    rotating = config.frequencies
+    return F.pad(rotating, (0, config.head_width // 2 - len(rotating)))
 
 
-def neighbours(x: Tensor, layout: str) -> Tensor:
+def interleave_planes(x: Tensor, layout: str) -> Tensor:
     """Return contents (..., D) of a layout of `possym.rope.rotate` with each plane's dimensions beside each other.
 
-    The half layout pairs k with k + D/2, as models do that turn the whole head width.
+    The half layout pairs k with k + D/2, as models do that rotate the whole head width.
 
-    >>> neighbours(torch.arange(4), "half")
+    >>> interleave_planes(torch.arange(4), "half")
     tensor([0, 2, 1, 3])
     """
     return x if layout == "interleaved" else pairs(x, x.shape[-1] // 2, layout).flatten(-2)
 
 
-def side_by_side(model: Ensemble, attend: Attend) -> Attend:
+def with_planes_interleaved(model: Ensemble, attend: Attend) -> Attend:
     """Return an `attend` hook for a model of any layout from one whose planes are neighbouring dimensions."""
 
     def arranged(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return attend(layer, neighbours(query, model.layout), neighbours(key, model.layout), value)
+        return attend(layer, interleave_planes(query, model.layout), interleave_planes(key, model.layout), value)
 
     return arranged
 
 
 def last_contents(model: Ensemble, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return each layer's query of the last place (E, B, 1, H, D) and keys (E, B, T, H, D), before rotation."""
+    """Return each layer's last query (E, B, 1, H, D) and keys (E, B, T, H, D), before rotation."""
     trace = model.trace(tokens)
-    queries, keys = (neighbours(x, model.layout).unbind(1) for x in (trace.queries, trace.keys))
+    queries, keys = (interleave_planes(x, model.layout).unbind(1) for x in (trace.queries, trace.keys))
     return [(query.unsqueeze(2), key.transpose(2, 3)) for query, key in zip(queries, keys, strict=True)]
 
 
-def turned(x: Tensor, places: Tensor, frequencies: Tensor) -> Tensor:
-    """Turn interleaved planes of x (E, B, T, H, D) at places (T,) by frequencies (F,), or (E, H, F) of each head.
+def rotate_planes(x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
+    """Rotate interleaved planes of x (E, B, T, H, D) at positions (T,) by frequencies (F,), or (E, H, F) per head.
 
-    Angles are float64 and reduced to one turn before the cosine; the product is float32.
+    Angles are float64 and reduced to one rotation before the cosine; the product is float32.
 
     >>> x = torch.tensor([1.0, 0.0]).view(1, 1, 1, 1, 2)
-    >>> turned(x, torch.tensor([1]), torch.tensor([math.pi / 2], dtype=torch.float64)).flatten().round().abs()
+    >>> rotate_planes(x, torch.tensor([1]), torch.tensor([math.pi / 2], dtype=torch.float64)).flatten().round().abs()
     tensor([0., 1.])
     """
     if frequencies.ndim == 1:
         frequencies = frequencies[None, None]
-    places = places.to(x.device, torch.float64)[:, None, None]
-    angles = frequencies.to(x.device)[:, None, None] * places  # (E, 1, T, H, F)
+    positions = positions.to(x.device, torch.float64)[:, None, None]
+    angles = frequencies.to(x.device)[:, None, None] * positions  # (E, 1, T, H, F)
     angles = angles.remainder(2 * math.pi)
-    turn = torch.complex(angles.cos().float(), angles.sin().float())
-    return torch.view_as_real(torch.view_as_complex(x.float().unflatten(-1, (-1, 2))) * turn).flatten(-2)
+    rotation = torch.complex(angles.cos().float(), angles.sin().float())
+    return torch.view_as_real(torch.view_as_complex(x.float().unflatten(-1, (-1, 2))) * rotation).flatten(-2)
 
 
 def attention(
@@ -101,20 +99,21 @@ def attention(
         dtype: of the rotated vectors in the product; sums and softmax are float32.
         factor: (E, H) by which each head's logits are multiplied, or None.
     """
-    query, key = turned_pair(query, key, frequencies)
+    query, key = rotate_pair(query, key, frequencies)
     if factor is not None:
         query = query * factor[:, None, None, :, None]
     return causal(query, key, value, dtype)
 
 
-def turned_pair(query: Tensor, key: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn a layer's queries, those of the last places, and its keys, all where they stand."""
-    places = torch.arange(key.shape[2], device=key.device)
-    return turned(query, places[key.shape[2] - query.shape[2] :], frequencies), turned(key, places, frequencies)
+def rotate_pair(query: Tensor, key: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate a layer's queries, those of the last positions, and its keys, each by its position."""
+    positions = torch.arange(key.shape[2], device=key.device)
+    asking = positions[key.shape[2] - query.shape[2] :]
+    return rotate_planes(query, asking, frequencies), rotate_planes(key, positions, frequencies)
 
 
 def causal(query: Tensor, key: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return causal attention of turned queries (all, or the last alone) and keys, the product in ``dtype``."""
+    """Return causal attention of rotated queries (all, or the last alone) and keys, the product in ``dtype``."""
     members, rows = query.shape[:2]
     every = query.shape[2] == key.shape[2]
     query, key, value = (x.to(dtype).transpose(2, 3).flatten(0, 1) for x in (query, key, value))
@@ -122,35 +121,36 @@ def causal(query: Tensor, key: Tensor, value: Tensor, dtype: torch.dtype) -> Ten
     return mixed.float().transpose(1, 2).unflatten(0, (members, rows))
 
 
-def attention_beyond(query: Tensor, key: Tensor, value: Tensor, frequencies: Tensor, before: Before | None) -> Tensor:
-    """Return what a window's queries read where ``before`` stands before the window; None leaves the window alone.
+def attention_with_prefix(
+    query: Tensor, key: Tensor, value: Tensor, frequencies: Tensor, prefix: Prefix | None
+) -> Tensor:
+    """Return what a window's queries read with a prefix before the window; None leaves the window alone.
 
     Args:
         query, key, value: the window's, as an `attend` hook gets them.
         frequencies: (F,).
-        before: what stands before it.
+        prefix: what stands before it.
     """
     length, asked = key.shape[2], query.shape[2]
-    places = torch.arange(length, device=key.device)
-    query = turned(query, places[length - asked :], frequencies).transpose(2, 3) * key.shape[-1] ** -0.5
-    window = query @ turned(key, places, frequencies).permute(0, 1, 3, 4, 2)  # (E, B, H, Q, T)
-    hidden = places > places[length - asked :, None]
-    window = window.masked_fill(hidden, -math.inf)
-    if before is None:
+    positions = torch.arange(length, device=key.device)
+    query = rotate_planes(query, positions[length - asked :], frequencies).transpose(2, 3) * key.shape[-1] ** -0.5
+    window = query @ rotate_planes(key, positions, frequencies).permute(0, 1, 3, 4, 2)  # (E, B, H, Q, T)
+    window = window.masked_fill(positions > positions[length - asked :, None], -math.inf)
+    if prefix is None:
         return (window.softmax(-1) @ value.float().transpose(2, 3)).transpose(2, 3)
-    far = product(query, turned(before.key, before.places, frequencies).permute(0, 1, 3, 4, 2))  # (E, B, H, Q, M)
-    if before.log_weight is not None:
-        far = far + before.log_weight[:, :, None, None]
+    far = shared_product(query, rotate_planes(prefix.key, prefix.positions, frequencies).permute(0, 1, 3, 4, 2))
+    if prefix.log_weight is not None:
+        far = far + prefix.log_weight[:, :, None, None]  # (E, B, H, Q, M)
     weights = torch.cat([window, far], -1).softmax(-1)
     near, far = weights.split([length, far.shape[-1]], -1)
-    mixed = near @ value.float().transpose(2, 3) + product(far, before.value.float().transpose(2, 3))
+    mixed = near @ value.float().transpose(2, 3) + shared_product(far, prefix.value.float().transpose(2, 3))
     return mixed.transpose(2, 3)
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
+def shared_product(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b for a (E, B, H, Q, X), b (E, B or 1, H, X, Y); what all sequences share is not copied for each.
 
-    >>> product(torch.ones(1, 3, 2, 5, 4), torch.ones(1, 1, 2, 4, 6)).shape
+    >>> shared_product(torch.ones(1, 3, 2, 5, 4), torch.ones(1, 1, 2, 4, 6)).shape
     torch.Size([1, 3, 2, 5, 6])
     """
     if b.shape[1] > 1:
@@ -159,7 +159,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return (rows.flatten(2, 3) @ b[:, 0]).unflatten(2, rows.shape[2:4]).transpose(1, 2)
 
 
-def run_before(
+def run_prefix(
     model: Ensemble, tokens: Tensor, weights: torch.dtype, vectors: torch.dtype
 ) -> list[tuple[Tensor, Tensor]]:
     """Return key and value (E, B, M, H, D) of every layer, for the tokens (E, B, M) that stand before a window."""
@@ -169,5 +169,5 @@ def run_before(
         contents.append((key.to(vectors), value.to(vectors)))
         return attention(query, key, value, frequencies, vectors)
 
-    model(tokens, dtype=weights, attend=side_by_side(model, attend))
+    model(tokens, dtype=weights, attend=with_planes_interleaved(model, attend))
     return contents

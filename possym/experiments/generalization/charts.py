@@ -12,8 +12,8 @@ import pandas as pd
 
 from possym.charts import CATEGORIES, INK, NEUTRAL, SYMBOLIC, dynamic_title
 from possym.errors import InputError
-from possym.experiments.generalization.names import kept_leads, looking
-from possym.experiments.learning_dynamics.summaries import need, over_seeds
+from possym.experiments.generalization.summaries import attending_heads, kept_leads
+from possym.experiments.learning_dynamics.summaries import over_seeds
 from possym.results.published import published
 from possym.theory import index_bound, retrieval_bound
 
@@ -39,7 +39,6 @@ def accuracy_by_length(accuracy: pd.DataFrame) -> alt.LayerChart:
     Args:
         accuracy: models of one learning rate.
     """
-    need(accuracy, ["task", "seed", "length", "hops", "accuracy"])
     data = over_seeds(accuracy, ["task", "hops", "length"], "accuracy")
     data["which"] = ["all" if hops == 0 else str(int(hops)) for hops in data["hops"]]
     menu = alt.param(
@@ -96,10 +95,9 @@ def points_by_rate(points: pd.DataFrame) -> alt.LayerChart:
     """Return the 90 % point of every model, a row a task and learning rate.
 
     Args:
-        points: task, learning_rate, seed, point, censored, as `possym.experiments.generalization.names.crossings`
+        points: task, learning_rate, seed, point, censored, as `possym.experiments.generalization.summaries.crossings`
         gives them.
     """
-    need(points, ["task", "learning_rate", "seed", "point", "censored"])
     data = points.copy()
     data["row"] = [f"{task}, rate {rate:g}" for task, rate in zip(data["task"], data["learning_rate"], strict=True)]
     data["reach"] = ["at least this" if censored else "falls here" for censored in data["censored"]]
@@ -139,15 +137,14 @@ def leads_by_length(leads: pd.DataFrame, looks: pd.DataFrame, heads: pd.DataFram
     """Return the right key's lead by length beside theorem 3.2's bound; a menu picks task and layer.
 
     Leads are those of heads that look somewhere at training length
-    (`possym.experiments.generalization.names.looking`): the median over
+    (`possym.experiments.generalization.summaries.attending_heads`): the median over
     sequences, its median over seeds and hops, and the band from the least to the greatest lead of any sequence, each a
     median over seeds too. The bound is that of the layer's median dominant angle, for Index on the number task and for
     Retrieval with eight letters on the letter task, scaled to meet the median lead at training length: the theorem's
     vectors have length one, trained ones do not. It is drawn while it says something, see `bound`. The menu starts at
     the task and layer that lose most logits.
     """
-    need(heads, ["task", "layer", "angle"])
-    seen = looking(leads, looks)
+    seen = attending_heads(leads, looks)
     if seen.empty:
         words = "No head puts half of its attention on one step of the path"
         return alt.layer(
@@ -214,13 +211,12 @@ def bound(task: str, length: int, angle: float) -> float:
     return retrieval_bound(int(length), angle, LETTERS) if length * angle <= 2 * math.pi / LETTERS else math.nan
 
 
-def wrong_keys_chart(table: pd.DataFrame) -> alt.LayerChart:
+def distractor_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Return how far a wrong key's logit stays below the right one's as the wrong key moves away.
 
     Args:
         table: head (a name), farther (places), gap (logits).
     """
-    need(table, ["head", "farther", "gap"])
     names = list(dict.fromkeys(table["head"]))
     far = table[table["farther"] > 17].reset_index(drop=True)
     nearest = far.loc[far.groupby("head", sort=False)["gap"].idxmax()]
@@ -245,8 +241,6 @@ def wrong_keys_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 def forecast_curves(accuracy: pd.DataFrame, forecast: pd.DataFrame) -> alt.LayerChart:
     """Return measured accuracy by length beside the forecast, medians over seeds, of one learning rate."""
-    need(accuracy, ["task", "seed", "length", "hops", "accuracy"])
-    need(forecast, ["task", "seed", "length", "accuracy"])
     names = ["measured", "forecast"]
     tables = (accuracy[accuracy["hops"] == 0], forecast)
     data = pd.concat(
@@ -273,34 +267,33 @@ def forecast_curves(accuracy: pd.DataFrame, forecast: pd.DataFrame) -> alt.Layer
             f"The forecast's median is within {off:.2f} of the measured one at every length",
             subtitle="Forecast: from windows of 17 tokens alone; medians over seeds",
         ),
-        description="Line chart of accuracy by length, measured and foretold, medians over seeds, by task. The largest "
+        description="Line chart of accuracy by length, measured and forecast, medians over seeds, by task. The largest "
         f"difference of the medians is {off:.2f}.",
         height=300,
     )
 
 
 def forecast_points(points: pd.DataFrame) -> alt.LayerChart:
-    """Return every model's 90 % point, foretold against measured.
+    """Return every model's 90 % point, forecast against measured.
 
     Args:
         points: task, learning_rate, seed, observed, forecast.
     """
-    need(points, ["task", "learning_rate", "seed", "observed", "forecast"])
     data = points.copy()
     data["rate"] = [f"{rate:g}" for rate in data["learning_rate"]]
     shape = alt.Shape("rate:N", title="Learning rate")
-    return foretold_against_measured(data, task_color(), shape, ["task:N", "rate:N", "seed:O"]).properties(height=360)
+    return forecast_against_measured(data, task_color(), shape, ["task:N", "rate:N", "seed:O"]).properties(height=360)
 
 
-def foretold_against_measured(
-    data: pd.DataFrame, color: alt.Color, shape: alt.Shape, told: list[str], which: str = "", by: str = ""
+def forecast_against_measured(
+    data: pd.DataFrame, color: alt.Color, shape: alt.Shape, fields: list[str], which: str = "", by: str = ""
 ) -> alt.LayerChart:
-    """Return 90 % points on logarithmic axes, foretold against measured, beside the line where both agree.
+    """Return 90 % points on logarithmic axes, forecast against measured, beside the line where both agree.
 
     Args:
         data: observed, forecast, and what the other arguments name.
         color, shape: of the marks, one a model.
-        told: further fields of the tooltip.
+        fields: further fields of the tooltip.
         which, by: words of the subtitle and the description: which models, and what tells them apart.
     """
     factor = 10 ** (data["forecast"] / data["observed"]).map(lambda ratio: abs(math.log10(ratio))).median()
@@ -309,12 +302,12 @@ def foretold_against_measured(
         .mark_point(filled=True, size=55, opacity=0.7)
         .encode(
             x=length_axis("Measured 90 % point (tokens)", "observed"),
-            y=alt.Y("forecast:Q", title="Foretold 90 % point (tokens)")
+            y=alt.Y("forecast:Q", title="Forecast 90 % point (tokens)")
             .scale(type="log", nice=False)
             .axis(values=TICKS, format=",d"),
             color=color,
             shape=shape,
-            tooltip=[*told, *(alt.Tooltip(f"{name}:Q", format=",.0f") for name in ("observed", "forecast"))],
+            tooltip=[*fields, *(alt.Tooltip(f"{name}:Q", format=",.0f") for name in ("observed", "forecast"))],
         )
     )
     ends = [data[["observed", "forecast"]].min().min(), data[["observed", "forecast"]].max().max()]
@@ -325,10 +318,10 @@ def foretold_against_measured(
     )
     return (line + dots).properties(
         title=alt.Title(
-            f"Half of the models are foretold within a factor of {factor:.2f}",
+            f"Half of the models are forecast within a factor of {factor:.2f}",
             subtitle=f"One mark a model{which}; dashed: forecast = measurement",
         ),
-        description="Scatter plot on logarithmic axes of the foretold against the measured length where accuracy falls "
+        description="Scatter plot on logarithmic axes of the forecast against the measured length where accuracy falls "
         f"below 90 percent{by}. The median error is a factor of {factor:.2f}.",
     )
 
@@ -337,9 +330,9 @@ def quality_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Return the error of each way of predicting with its interval, by task.
 
     Args:
-        table: task, way, measure, value, low, high, as `possym.experiments.generalization.names.quality` gives them.
+        table: task, way, measure, value, low, high, see
+            `possym.experiments.generalization.summaries.quality`.
     """
-    need(table, ["task", "way", "measure", "value", "low", "high"])
     data = table[table["measure"] == "error"].reset_index(drop=True)
     if data.empty:
         raise InputError("table: no row has measure 'error'")
@@ -366,7 +359,6 @@ def parts_by_layer(parts: pd.DataFrame) -> alt.LayerChart:
 
     The line is the whole model. A dot above it is accuracy that returns when this layer attends as at training length.
     """
-    need(parts, ["task", "seed", "source", "way", "layer", "length", "accuracy"])
     data = over_seeds(parts, ["task", "source", "way", "layer", "length"], "accuracy").round(4)
     lengths = sorted(data["length"].unique().tolist())
     tasks = [task for task in TASKS if task in set(data["task"])]
@@ -441,12 +433,11 @@ def parts_titles(data: pd.DataFrame) -> dict[str, str]:
 
 
 def failing_chart(failing: pd.DataFrame) -> alt.Chart:
-    """Return how many models each layer brings down, measured and foretold, by task.
+    """Return how many models each layer brings down, measured and forecast, by task.
 
     Args:
-        failing: task, seed, source, cause, as `possym.experiments.generalization.names.failing_layers` gives them.
+        failing: task, seed, source, cause, as `possym.experiments.generalization.summaries.failing_layers` gives them.
     """
-    need(failing, ["task", "seed", "source", "cause"])
     counts = failing.groupby(["task", "source", "cause"]).size().rename("models").reset_index()
     causes = failing[failing["source"] == "measured"].groupby("task", sort=False)["cause"]
     usual = {task: (int(found.mode().iloc[0]), found) for task, found in causes}
@@ -477,14 +468,13 @@ def failing_chart(failing: pd.DataFrame) -> alt.Chart:
                 subtitle="Measured; at the first length where a model falls below 90 %",
             ),
             description="Bar charts by task: how many models owe most of their loss to each layer, measured and "
-            f"foretold. The usual one is {words}.",
+            f"forecast. The usual one is {words}.",
         )
     )
 
 
 def repairs_chart(repairs: pd.DataFrame) -> alt.FacetChart:
     """Return accuracy with each repair, by heads repaired and task; a menu picks the length."""
-    need(repairs, ["task", "seed", "repair", "heads", "length", "accuracy"])
     data = over_seeds(repairs, ["task", "repair", "heads", "length"], "accuracy").round(4)
     lengths = sorted(data["length"].unique().tolist())
     data["plain"] = data.merge(

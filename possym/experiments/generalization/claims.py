@@ -3,7 +3,7 @@
 import pandas as pd
 
 from possym.experiments.claim import SEED_RANGE, Claim, Measurement, claims_in, judge, proportion, seed_range
-from possym.experiments.generalization.names import crossings, kept_leads, looking
+from possym.experiments.generalization.summaries import attending_heads, crossings, kept_leads
 from possym.experiments.learning_dynamics.summaries import over_seeds
 from possym.profiling.statistics import Estimate
 from possym.results import Study
@@ -82,7 +82,7 @@ def letter_goes_further(study: Study) -> Measurement:
 
 def leads_fall(study: Study) -> Measurement:
     """Measure how much of the right key's lead is left at the longest length, by task."""
-    leads = looking(study.tables["leads"], study.tables["looks"])
+    leads = attending_heads(study.tables["leads"], study.tables["looks"])
     tasks = ("number", "letter")
     if missing := [task for task in tasks if task not in set(leads["task"])]:
         return Measurement(f"no head of the {missing[0]} task looks at one step of the path", "", judge(False))

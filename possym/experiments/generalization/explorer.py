@@ -12,10 +12,9 @@ from torch import Tensor
 from possym.ensembles.explorer import heat_table
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.errors import PossymError
-from possym.experiments.generalization.attending import all_frequencies, causal, turned_pair
-from possym.experiments.generalization.sweep import WINDOW, check_model, last_logits, sweep
+from possym.experiments.generalization.attending import all_frequencies, causal, rotate_pair
+from possym.experiments.generalization.long_inputs import WINDOW, answer, last_logits
 from possym.tasks import LetterTask, NumberTask
-from possym.tasks.batch import check_count
 
 LONGEST = 2000
 COUNTED = 32
@@ -26,8 +25,6 @@ class LengthExplorer:
 
     def __init__(self, model: GPTJEnsemble, task: NumberTask | LetterTask, seed: int = 0) -> None:
         """Build the controls and answer a first sequence; the ensemble's first member is asked."""
-        check_model(model, task)
-        check_count("seed", seed, 0)
         self.model, self.task = model.member(0), task
         self.source = torch.Generator().manual_seed(seed)
         self.numbers: dict = {}
@@ -53,7 +50,7 @@ class LengthExplorer:
         self.answer(batch.tokens)
 
     def answer(self, tokens: Tensor) -> None:
-        """Answer one sequence (1, T) and show where each layer's last place looks; trouble goes to the status line."""
+        """Answer one sequence (1, T) and show where each layer's last query attends, or say what is wrong with it."""
         try:
             right = self.task.solve(tokens)
         except PossymError as error:
@@ -62,7 +59,7 @@ class LengthExplorer:
         frequencies, seen = all_frequencies(self.model.config), []
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            query, key = turned_pair(query, key, frequencies)
+            query, key = rotate_pair(query, key, frequencies)
             seen.append(last_logits(query[:, :, -1:], key).softmax(-1)[0, 0].mean(0))  # over heads
             return causal(query, key, value, torch.float32)
 
@@ -95,10 +92,10 @@ class LengthExplorer:
     def measure(self) -> None:
         """Answer `COUNTED` sequences of the chosen length, all numbers of hops, and say how many are right."""
         self.accuracy.value = "Counting …"
-        correct = sweep(self.model, self.task, self.length.value, COUNTED, self.source).correct
+        correct = answer(self.model, self.task, self.length.value, COUNTED, self.source).correct
         self.numbers["correct"] = int(correct.sum())
         self.accuracy.value = (
-            f"{self.numbers['correct']} of {COUNTED} sequences of {self.length.value} places are right."
+            f"{self.numbers['correct']} of {COUNTED} sequences of {self.length.value} tokens are right."
         )
 
 

@@ -1,11 +1,15 @@
 """Repairs at test time: the weights stay, the rotation or the scale of chosen heads changes with the length.
 
-- ``no rotation``: the logits lose all sense of place (NoPE);
-- ``p-RoPE``: the slowest quarter of the frequencies stands still (2410.06205, with p = 0.75);
-- ``larger base``: the base grows so that the slowest plane turns over the new length as over the old one, the fastest
+- ``no rotation``: the logits lose all sense of position (NoPE);
+- ``p-RoPE``: the slowest quarter of the frequencies stops (2410.06205, with p = 0.75);
+- ``larger base``: the base grows so that the slowest plane rotates over the new length as over the old one, the fastest
   as ever;
-- ``interpolation``: all places move together until the new length fits the old one;
+- ``interpolation``: all positions move together until the new length fits the old one;
 - ``log length``: logits grow with the logarithm of the length, which keeps a softmax over more keys as sharp.
+
+Each is a function of a model's sizes and the length, and returns the angles (D/2,) float64 and the logits' factor.
+
+Source: NoPE 2305.19466; p-RoPE 2410.06205; interpolation 2306.15595.
 """
 
 import math
@@ -15,12 +19,10 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.ensemble import Ensemble, Sizes
-from possym.errors import InputError, require_type
-from possym.experiments.generalization.attending import all_frequencies, attention, side_by_side
-from possym.experiments.generalization.sweep import TOKENS, WINDOW, Precision, check_run, sample_members
+from possym.experiments.generalization.attending import all_frequencies, attention, with_planes_interleaved
+from possym.experiments.generalization.long_inputs import TOKENS, WINDOW, Precision, sample_members
 from possym.rope import frequencies
 from possym.tasks import LetterTask, NumberTask
-from possym.tasks.batch import check_count
 
 KEPT = 0.75
 
@@ -31,10 +33,10 @@ def still(config: Sizes, length: int) -> tuple[Tensor, float]:
 
 
 def partial(config: Sizes, length: int) -> tuple[Tensor, float]:
-    """Stop the slowest quarter of the planes that turn."""
+    """Stop the slowest quarter of the planes that rotate."""
     angles = all_frequencies(config)
-    turning = len(config.frequencies)
-    return torch.where(torch.arange(len(angles)) < round(KEPT * turning), angles, 0.0), 1.0
+    rotating = len(config.frequencies)
+    return torch.where(torch.arange(len(angles)) < round(KEPT * rotating), angles, 0.0), 1.0
 
 
 def larger_base(config: Sizes, length: int) -> tuple[Tensor, float]:
@@ -65,27 +67,6 @@ REPAIRS: dict[str, Callable[[Sizes, int], tuple[Tensor, float]]] = {
 }
 
 
-def settings(name: str, config: Sizes, length: int) -> tuple[Tensor, float]:
-    """Return a repair's angles (D/2,) float64 at a length, and the factor of its logits.
-
-    Source: NoPE 2305.19466; p-RoPE 2410.06205; interpolation 2306.15595.
-
-    Raises:
-        InputError: unknown repair, or a length below 17.
-
-    >>> from possym.ensembles.gptj import GPTJConfig
-    >>> config = GPTJConfig(vocabulary_size=8, width=8)
-    >>> settings("interpolation", config, 34)[0]
-    tensor([0.5000, 0.0500, 0.0050, 0.0005], dtype=torch.float64)
-    """
-    require_type(name, str, "repair")
-    require_type(config, Sizes, "config")
-    if name not in REPAIRS:
-        raise InputError(f"repair {name!r}: known repairs are {', '.join(REPAIRS)}")
-    check_count("length", length, WINDOW)
-    return REPAIRS[name](config, length)
-
-
 @torch.no_grad()
 def repaired(
     model: Ensemble,
@@ -96,48 +77,41 @@ def repaired(
     *,
     repair: str | None = None,
     heads: Tensor | None = None,
-    precision: Precision | None = None,
 ) -> Tensor:
     """Return the accuracy (E,) at a length with chosen heads repaired.
 
     Args:
         model: the ensemble.
         task: the task that it was trained on.
-        length: places, from 17.
-        count: sequences a member.
+        length: tokens, from 17.
+        count: sequences per member.
         source: generator on the model's device.
         repair: one of `REPAIRS`; None leaves the model as it is.
-        heads: (E, L, H) booleans, which heads are repaired; None is all.
-        precision: of the products; None is `Precision.of` the device.
-
-    Raises:
-        InputError: unknown repair, or arguments that do not fit each other.
+        heads: (E, L, H) booleans, the heads that are repaired; None is all.
 
     >>> from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
     >>> model = GPTJEnsemble(GPTJConfig(vocabulary_size=136, layers=2, width=8), seeds=[0])
     >>> repaired(model, NumberTask(), 40, 8, torch.Generator().manual_seed(0), repair="p-RoPE").shape
     torch.Size([1])
     """
-    precision = check_run(model, task, length, count, source, precision)
+    precision = Precision.of(source.device)
     config = model.config
     shape = (model.members, config.layers, config.heads)
     if heads is None:
         heads = torch.ones(shape, dtype=torch.bool)
-    if not isinstance(heads, Tensor) or heads.shape != shape or heads.dtype != torch.bool:
-        raise InputError(f"heads: give {shape} booleans, one for each head of each layer of each member")
     heads = heads.to(source.device)
     usual = all_frequencies(config).to(source.device)
-    angles, factor = (usual, 1.0) if repair is None else settings(repair, config, length)
+    angles, factor = (usual, 1.0) if repair is None else REPAIRS[repair](config, length)
     angles = torch.where(heads[..., None], angles.to(source.device), usual)  # (E, L, H, D/2)
     factors = torch.where(heads, factor, 1.0)
 
     def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return attention(query, key, value, angles[:, layer], precision.vectors, factors[:, layer])
 
-    piece = max(1, TOKENS // (length * model.members))
+    chunk = max(1, TOKENS // (length * model.members))
     correct = torch.zeros(model.members, device=source.device)
-    for start in range(0, count, piece):
-        batch = sample_members(task, model.members, min(piece, count - start), length, source)
-        logits = model(batch.tokens, dtype=precision.weights, attend=side_by_side(model, attend))
+    for start in range(0, count, chunk):
+        batch = sample_members(task, model.members, min(chunk, count - start), length, source)
+        logits = model(batch.tokens, dtype=precision.weights, attend=with_planes_interleaved(model, attend))
         correct += (logits.argmax(-1) == batch.answer).sum(1)
     return correct / count

@@ -11,11 +11,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from possym.errors import InputError, need_room, require_type
 from possym.experiments.generality.summaries import LEARNT
-from possym.experiments.learning_dynamics.summaries import need
 from possym.profiling.statistics import Estimate
-from possym.tasks.batch import check_count
 
 LEVEL = 0.9
 KIND = ("task", "learning_rate")
@@ -33,24 +30,10 @@ def crossing(lengths: Sequence[float], accuracy: Sequence[float], level: float =
     Returns:
         The length; the first one where accuracy starts below the level, infinity where it never falls below.
 
-    Raises:
-        InputError: lengths that do not ascend from above 0, another number of accuracies, or one that is NaN; a level
-            that is no share.
-
     >>> round(crossing([10, 100, 1000], [1.0, 0.95, 0.85]), 3)
     316.228
     """
-    level = require_type(level, (int, float), "level")
-    if not 0 <= level <= 1:
-        raise InputError(f"level = {level}: give a share from 0 to 1")
-    try:
-        lengths, accuracy = np.asarray(lengths, float), np.asarray(accuracy, float)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"lengths or accuracy hold something else than numbers ({error}): give numbers") from None
-    if lengths.ndim != 1 or lengths.shape != accuracy.shape or not len(lengths) or not (np.diff(lengths) > 0).all():
-        raise InputError(f"lengths {lengths.tolist()}: give ascending lengths with one accuracy each")
-    if not lengths[0] > 0 or np.isnan(accuracy).any():
-        raise InputError(f"lengths {lengths.tolist()}: give lengths above 0, and no accuracy that is NaN")
+    lengths, accuracy = np.asarray(lengths, float), np.asarray(accuracy, float)
     below = np.flatnonzero(accuracy < level)
     if not len(below):
         return math.inf
@@ -74,8 +57,6 @@ def crossings(table: pd.DataFrame, by: list[str], value: str = "accuracy", level
     >>> crossings(table, ["seed"]).values.tolist()
     [[0, 100, True]]
     """
-    check_by(by)
-    need(table, [*by, "length", value])
     rows = []
     for names, curve in table.groupby(by):
         curve = curve.sort_values("length")
@@ -89,7 +70,7 @@ def failing_layers(parts: pd.DataFrame, by: list[str], level: float = LEVEL) -> 
 
     Args:
         parts: rows with ``by``, way, layer, length and accuracy, see
-        `possym.experiments.generalization.names.measured_parts`.
+        `possym.experiments.generalization.layers.layer_effects`.
         by: columns that tell models apart.
         level: see `crossing`.
 
@@ -103,8 +84,6 @@ def failing_layers(parts: pd.DataFrame, by: list[str], level: float = LEVEL) -> 
     >>> failing_layers(table, ["seed"])[["length", "first", "cause", "returned"]].values.tolist()
     [[35.0, 1.0, 1.0, 0.9]]
     """
-    check_by(by)
-    need(parts, [*by, "way", "layer", "length", "accuracy"])
     rows = []
     for names, model in parts.groupby(by):
         whole = model[(model["way"] == "whole") & (model["accuracy"] < level)].sort_values("length")
@@ -114,8 +93,6 @@ def failing_layers(parts: pd.DataFrame, by: list[str], level: float = LEVEL) -> 
         there = model[model["length"] == length]
         upto = there[(there["way"] == "upto") & (there["accuracy"] < level)]
         shielded = there[there["way"] == "shielded"].sort_values("layer")
-        if shielded.empty:
-            raise InputError(f"parts: no rows of way shielded at length {length}: give what measured_parts measures")
         best = shielded["accuracy"].idxmax()
         rows.append(
             [*names, length, accuracy, upto["layer"].min(), shielded.loc[best, "layer"], shielded.loc[best, "accuracy"]]
@@ -137,17 +114,9 @@ def predictions(points: pd.DataFrame, features: pd.DataFrame, training: Sequence
 
     Returns:
         seed, way, predicted, observed.
-
-    Raises:
-        InputError: no training seeds, no others, or a seed without features.
     """
-    need(points, ["seed", "observed", "forecast"])
-    require_type(features, pd.DataFrame, "features")
-    require_type(training, (list, tuple, range), "training")
     known = points[points["seed"].isin(training)]
     held_out = points[~points["seed"].isin(training)]
-    if known.empty or held_out.empty or not set(points["seed"]) <= set(features.index):
-        raise InputError(f"training = {list(training)}: give some of the seeds, not all, each with features")
     shift = (np.log(known["observed"]) - np.log(known["forecast"])).median()
     usual = float(np.exp(np.log(known["observed"]).median()))
     rows = []
@@ -180,8 +149,6 @@ def quality(predicted: pd.DataFrame, *, draws: int = 2000, seed: int = 0) -> pd.
     >>> quality(table, draws=50)["value"].round(3).tolist()
     [1.0, 1.0]
     """
-    draws, seed = check_count("draws", draws, 1), check_count("seed", seed, 0)
-    need(predicted, ["way", "predicted", "observed"])
     rows = []
     for way, group in predicted.groupby("way", sort=False):
         x, y = np.log10(group["predicted"].to_numpy(float)), np.log10(group["observed"].to_numpy(float))
@@ -206,24 +173,22 @@ def learnt(accuracy: pd.DataFrame, by: Sequence[str] = KIND) -> pd.DataFrame:
     >>> learnt(table, ["task"])["learnt"].tolist()
     [True, False]
     """
-    need(accuracy, [*by, "seed", "length", "hops", "accuracy"])
     home = accuracy[(accuracy["hops"] == 0) & (accuracy["length"] == accuracy["length"].min())]
     table = home[[*by, "seed", "accuracy"]].reset_index(drop=True)
     return table.assign(learnt=table["accuracy"] >= LEARNT)
 
 
-def foretold_points(accuracy: pd.DataFrame, forecast: pd.DataFrame, by: Sequence[str] = KIND) -> pd.DataFrame:
-    """Return measured and foretold 90 % point of every model foretold: ``by``, seed, observed, forecast, censored.
+def predicted_points(accuracy: pd.DataFrame, forecast: pd.DataFrame, by: Sequence[str] = KIND) -> pd.DataFrame:
+    """Return the 90 % points of every model that has a forecast: ``by``, seed, observed, forecast, censored.
 
     Args:
         accuracy, forecast: tables of a length study; ``censored`` is that of the measured point.
         by: columns that tell kinds of models apart.
     """
     model = [*by, "seed"]
-    need(accuracy, [*model, "hops"])
     observed = crossings(accuracy[accuracy["hops"] == 0], model).rename(columns={"point": "observed"})
-    foretold = crossings(forecast, model).rename(columns={"point": "forecast"})
-    return observed.merge(foretold.drop(columns="censored"), on=model)
+    predicted = crossings(forecast, model).rename(columns={"point": "forecast"})
+    return observed.merge(predicted.drop(columns="censored"), on=model)
 
 
 def held_out_predictions(points: pd.DataFrame, heads: pd.DataFrame, by: Sequence[str] = KIND) -> pd.DataFrame:
@@ -233,7 +198,7 @@ def held_out_predictions(points: pd.DataFrame, heads: pd.DataFrame, by: Sequence
     A single seed cannot be split and is left out.
 
     Args:
-        points: as `foretold_points` gives them.
+        points: as `predicted_points` gives them.
         heads: table of a length study.
         by: columns that tell kinds of models apart.
     """
@@ -251,7 +216,9 @@ def held_out_predictions(points: pd.DataFrame, heads: pd.DataFrame, by: Sequence
     return pd.concat(tables, ignore_index=True)
 
 
-def judged(points: pd.DataFrame, heads: pd.DataFrame, by: Sequence[str] = KIND, *, draws: int = 2000) -> pd.DataFrame:
+def forecast_quality(
+    points: pd.DataFrame, heads: pd.DataFrame, by: Sequence[str] = KIND, *, draws: int = 2000
+) -> pd.DataFrame:
     """Return `quality` of every way of predicting for each kind of models, on the second half of the seeds.
 
     Args:
@@ -267,7 +234,7 @@ def judged(points: pd.DataFrame, heads: pd.DataFrame, by: Sequence[str] = KIND, 
 
 
 def layer_agreement(failing: pd.DataFrame) -> pd.DataFrame:
-    """Return how often the foretold failing layer is the measured one, by task, beside a guess.
+    """Return how often the forecast failing layer is the measured one, by task, beside a guess.
 
     Args:
         failing: task, seed, source (measured, forecast) and cause, as `failing_layers` gives them.
@@ -280,7 +247,6 @@ def layer_agreement(failing: pd.DataFrame) -> pd.DataFrame:
     >>> layer_agreement(pd.DataFrame(rows, columns=["task", "seed", "source", "cause"]))["near"].tolist()
     [1.0]
     """
-    need(failing, ["task", "seed", "source", "cause"])
     wide = failing.pivot(index=["task", "seed"], columns="source", values="cause")
     wide = wide.reindex(columns=["measured", "forecast"]).dropna()
     apart = (wide["measured"] - wide["forecast"]).abs()
@@ -302,7 +268,6 @@ def repair_gains(repairs: pd.DataFrame) -> pd.DataFrame:
     [[0.25, 1.0]]
     """
     model = ["task", "length", "seed"]
-    need(repairs, [*model, "repair", "heads", "accuracy"])
     plain = repairs[repairs["repair"] == "none"][[*model, "accuracy"]]
     table = repairs[repairs["repair"] != "none"].merge(plain, on=model, suffixes=("", "_plain"))
     table["gain"] = table["accuracy"] - table["accuracy_plain"]
@@ -312,7 +277,7 @@ def repair_gains(repairs: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def looking(leads: pd.DataFrame, looks: pd.DataFrame, least: float = 0.5) -> pd.DataFrame:
+def attending_heads(leads: pd.DataFrame, looks: pd.DataFrame, least: float = 0.5) -> pd.DataFrame:
     """Return the rows of ``leads`` of heads that at training length put at least this share of attention on a step.
 
     Only steps away from the query's own place count: a head that looks at itself looks up nothing.
@@ -323,12 +288,10 @@ def looking(leads: pd.DataFrame, looks: pd.DataFrame, least: float = 0.5) -> pd.
 
     >>> head = {"task": "letter", "seed": 0, "layer": 0, "head": 0}
     >>> looks = pd.DataFrame([head | {"hops": h, "step": 1, "weight": w} for h, w in ((1, 0.9), (2, 0.2))])
-    >>> looking(pd.DataFrame([head | {"hops": h, "median": 1.0} for h in (1, 2)]), looks)["hops"].tolist()
+    >>> attending_heads(pd.DataFrame([head | {"hops": h, "median": 1.0} for h in (1, 2)]), looks)["hops"].tolist()
     [1]
     """
     key = ["task", "seed", "layer", "head", "hops"]
-    need(leads, key)
-    need(looks, [*key, "step", "weight"])
     chosen = looks[(looks["weight"] >= least) & (looks["step"] > 0)]
     return leads.merge(chosen[key], on=key)
 
@@ -345,23 +308,14 @@ def kept_leads(seen: pd.DataFrame) -> pd.DataFrame:
     >>> kept_leads(pd.DataFrame(lead)).to_dict()
     {'letter': {3: 0.75}}
     """
-    need(seen, ["task", "seed", "length", "median"])
     curves = seen.groupby(["task", "seed", "length"])["median"].median().unstack("length")
     return (curves.iloc[:, -1] / curves.iloc[:, 0]).unstack("task")
 
 
-def check_by(by: Sequence[str]) -> None:
-    """Raise an InputError unless ``by`` is a list of columns, with one at least."""
-    require_type(by, (list, tuple), "by")
-    if not by:
-        raise InputError("by is empty: give at least one column that tells curves apart")
-
-
 def bootstrap(function, x: np.ndarray, y: np.ndarray, draws: int, seed: int) -> Estimate:
     """Return a function of paired values with the 2.5 to 97.5 % range over draws of pairs; no p-value."""
-    need_room(draws * len(x), draws=draws)
-    picked = np.random.default_rng(seed).integers(len(x), size=(draws, len(x)))
-    spread = np.array([function(x[rows], y[rows]) for rows in picked])
+    drawn = np.random.default_rng(seed).integers(len(x), size=(draws, len(x)))
+    spread = np.array([function(x[rows], y[rows]) for rows in drawn])
     spread = spread[~np.isnan(spread)]
     low, high = np.percentile(spread, [2.5, 97.5]) if len(spread) else (math.nan, math.nan)
     return Estimate(function(x, y), float(low), float(high))

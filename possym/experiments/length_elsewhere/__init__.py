@@ -1,9 +1,9 @@
-"""How far models trained in other settings get on longer inputs, and whether the forecast foretells it there too.
+"""How far models trained in other settings get on longer inputs, and whether the forecast holds there too.
 
 The models are those of `possym.experiments.generality`, with the same seeds, steps and batches: where that study has
 run on this machine they are taken from the cache. In each of its settings they answer longer inputs as in
 `possym.experiments.generalization`, whose result is the setting of the paper to lay beside these, see `with_baseline`.
-A model is foretold only if it has learnt its task: if at training length it answers at least the share
+A model gets a forecast only if it has learnt its task: if at training length it answers at least the share
 `possym.experiments.generality.summaries.LEARNT` right. The others are measured all the same.
 
 Tables of the study (hops = 0 means all together):
@@ -29,12 +29,13 @@ from tqdm.auto import tqdm
 
 from possym.ensembles.ensemble import Ensemble
 from possym.ensembles.streams import generator
-from possym.errors import ConfigError, InputError, require_type
+from possym.errors import ConfigError, InputError
 from possym.experiments.generality import BASELINE, SettingsConfig
 from possym.experiments.generality.summaries import LEARNT
 from possym.experiments.generalization import GAMMA, kept, right_by_hops
-from possym.experiments.generalization import names as generalization
-from possym.experiments.generalization.sweep import HOPS, WINDOW, members_of
+from possym.experiments.generalization.forecasting import forecast, target_contents
+from possym.experiments.generalization.long_inputs import HOPS, WINDOW, answer, members_of, sample_members
+from possym.experiments.generalization.summaries import learnt
 from possym.experiments.learning_dynamics import score_heads, tidy
 from possym.experiments.trained import draw, task_named, trained
 from possym.results import Study, checkpoint_folder, choose_device
@@ -115,7 +116,7 @@ def run(config: Config) -> Study:
         clock = time.perf_counter()
         model = trained(task, changed, device)
         spent = {"training": (time.perf_counter() - clock, math.nan)}
-        stage = partial(measured, task, changed, model, device)
+        stage = partial(evaluation, task, changed, model, device)
         tables, spent["measuring"] = kept(folder, f"{setting}-{task}", device, stage)
         timing = [(stage, round(seconds, 3), gib) for stage, (seconds, gib) in spent.items()]
         tables["timing"] = pd.DataFrame(timing, columns=["stage", "seconds", "gib"])
@@ -127,13 +128,13 @@ def run(config: Config) -> Study:
     return Study(joined, {}, {"seeds": config.seeds()})
 
 
-def measured(name: str, config: Config, model: Ensemble, device: torch.device) -> dict[str, pd.DataFrame]:
+def evaluation(name: str, config: Config, model: Ensemble, device: torch.device) -> dict[str, pd.DataFrame]:
     """Return the tables of one setting's members on one task."""
     task, only = task_named(name), None if config.hops == HOPS else config.hops[0]
     source = generator(config.seed, "held-out", device)
     counts = [config.test_sequences if length == WINDOW else config.sequences for length in config.lengths]
     sweeps = [
-        generalization.sweep(model, task, length, count, source, hops=only)
+        answer(model, task, length, count, source, hops=only)
         for length, count in zip(config.lengths, counts, strict=True)
     ]
     right = [right_by_hops(found, config.hops) for found in sweeps]
@@ -142,15 +143,16 @@ def measured(name: str, config: Config, model: Ensemble, device: torch.device) -
     axes = {"length": config.lengths, "hops": (0, *config.hops)}
     source = generator(config.seed, "held-out", device)
     scored = draw(task, config.scored_sequences, config.hops, source).tokens
-    windows = generalization.sample_members(task, config.members, config.windows, WINDOW, source, only)
-    foretold = torch.full((config.members, len(config.lengths)), math.nan, device=device)
+    windows = sample_members(task, config.members, config.windows, WINDOW, source, only)
+    predicted = torch.full((config.members, len(config.lengths)), math.nan, device=device)
     if able:
         chosen, own = members_of(model, able), Batch(*(field[able] for field in windows))
-        found = [generalization.forecast(chosen, task, length, own, source) for length in config.lengths]
-        foretold[able] = torch.stack(found, 1)
+        contents = target_contents(chosen, task, config.lengths[-1], source)
+        found = [forecast(chosen, task, length, own, contents, source) for length in config.lengths]
+        predicted[able] = torch.stack(found, 1)
     return {
         "accuracy": rows(config, answered, axes).astype({"count": "int64"}),
-        "forecast": rows(config, {"accuracy": foretold}, {"length": config.lengths}).dropna(ignore_index=True),
+        "forecast": rows(config, {"accuracy": predicted}, {"length": config.lengths}).dropna(ignore_index=True),
         "heads": heads(model, scored, config),
     }
 
@@ -180,8 +182,6 @@ def with_baseline(study: Study, papers: Study) -> dict[str, pd.DataFrame]:
     Raises:
         InputError: the two studies share no seed.
     """
-    require_type(study, Study, "study")
-    require_type(papers, Study, "papers")
     rate = papers.manifest["config"]["learning_rate"]
     seeds, lengths = (study.tables["accuracy"][name].unique() for name in ("seed", "length"))
     tables = {}
@@ -191,7 +191,7 @@ def with_baseline(study: Study, papers: Study) -> dict[str, pd.DataFrame]:
         if table.empty:
             raise InputError(f"papers has none of the seeds {', '.join(map(str, seeds))}: give a study that has")
         tables[name] = table if name == "heads" else table[table["length"].isin(lengths)]
-    able = generalization.learnt(tables["accuracy"], KIND).query("learnt")[[*KIND, "seed"]]
+    able = learnt(tables["accuracy"], KIND).query("learnt")[[*KIND, "seed"]]
     tables["forecast"] = tables["forecast"].merge(able, on=[*KIND, "seed"])
     ours = study.tables
     return {name: pd.concat([table[list(ours[name])], ours[name]], ignore_index=True) for name, table in tables.items()}

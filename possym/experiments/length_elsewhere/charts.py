@@ -1,4 +1,4 @@
-"""Charts of length generalization in other settings: accuracy by length, and how well the forecast foretells it.
+"""Charts of length generalization in other settings: accuracy by length, and how well the forecast does.
 
 Tables in are those of `possym.experiments.length_elsewhere`, with or without the paper's setting before them.
 """
@@ -9,8 +9,8 @@ import pandas as pd
 from possym.charts import CATEGORIES, INK
 from possym.experiments.generality.charts import TASKS, labelled
 from possym.experiments.generality.summaries import LABELS
-from possym.experiments.generalization.charts import foretold_against_measured, length_axis
-from possym.experiments.learning_dynamics.summaries import need, over_seeds
+from possym.experiments.generalization.charts import forecast_against_measured, length_axis
+from possym.experiments.learning_dynamics.summaries import over_seeds
 
 COLORS = dict(zip(LABELS.values(), (INK, *CATEGORIES), strict=True))
 
@@ -23,12 +23,7 @@ def setting_color(data: pd.DataFrame) -> alt.Color:
 
 
 def accuracy_by_setting(accuracy: pd.DataFrame) -> alt.FacetChart:
-    """Return the median accuracy by length in each setting, a panel a task.
-
-    Raises:
-        InputError: a column is missing.
-    """
-    need(accuracy, ["setting", "task", "seed", "length", "hops", "accuracy"])
+    """Return the median accuracy by length in each setting, a panel a task."""
     data = labelled(over_seeds(accuracy[accuracy["hops"] == 0], ["setting", "task", "length"], "accuracy"))
     tasks = [task for task in TASKS if task in set(data["task"])]
     longest = int(data["length"].max())
@@ -58,20 +53,16 @@ def accuracy_by_setting(accuracy: pd.DataFrame) -> alt.FacetChart:
 
 
 def points_by_setting(points: pd.DataFrame) -> alt.LayerChart:
-    """Return every model's 90 % point, foretold against measured, by setting and task.
+    """Return every model's 90 % point, forecast against measured, by setting and task.
 
     Args:
-        points: setting, task, seed, observed, forecast, as `possym.experiments.generalization.names.foretold_points`
-        gives them.
-
-    Raises:
-        InputError: a column is missing.
+        points: setting, task, seed, observed, forecast, see
+            `possym.experiments.generalization.summaries.predicted_points`.
     """
-    need(points, ["setting", "task", "seed", "observed", "forecast"])
     data = labelled(points)
     tasks = [task for task in TASKS if task in set(data["task"])]
     shape = alt.Shape("task:N", title="Task", sort=tasks).scale(domain=tasks).legend(orient="bottom")
-    return foretold_against_measured(
+    return forecast_against_measured(
         data,
         setting_color(data),
         shape,

@@ -3,7 +3,7 @@
 from possym.charts.typography import percent
 from possym.experiments.claim import OWN, SEED_RANGE, UNTESTABLE, Measurement, claims_in, judge
 from possym.experiments.generality.summaries import LABELS, LEARNT
-from possym.experiments.generalization.names import crossings, learnt
+from possym.experiments.generalization.summaries import crossings, learnt
 from possym.results import Study
 from possym.results.published import papers
 

@@ -5,9 +5,17 @@ import torch
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaConfig, LlamaEnsemble
-from possym.experiments.generalization import sweep
-from possym.experiments.generalization.names import forecast, looked_at, plane_norms, sample_members
-from possym.experiments.generalization.sweep import EXACT, HOPS, WINDOW, answer_piece
+from possym.experiments.generalization.forecasting import forecast, target_contents
+from possym.experiments.generalization.long_inputs import (
+    EXACT,
+    HOPS,
+    WINDOW,
+    answer,
+    answer_chunk,
+    find_attended_steps,
+    plane_norms,
+    sample_members,
+)
 from possym.rope import planes, rotate
 from possym.tasks import LetterTask, NumberTask
 
@@ -41,17 +49,17 @@ def theirs(model, member, tokens):
 
 def test_a_sweep_finds_what_transformers_finds(model):
     batch = sample_members(NumberTask(), 3, 24, 60, source(2))
-    looks = looked_at(model, batch)
+    attended = find_attended_steps(model, batch)
     for member in range(3):
         logits, weights = theirs(model, member, batch.tokens[member])
         own = batch._replace(answer=logits.argmax(-1).expand(3, -1))
-        correct, _, gap, outside = answer_piece(model, own, looks, EXACT)
+        correct, _, gap, outside = answer_chunk(model, own, attended, EXACT)
         assert correct[member].all() and not correct.all()
         torch.testing.assert_close(outside[member].transpose(1, 2), weights[..., :-WINDOW].sum(-1), atol=5e-5, rtol=0)
         for b in range(24):
             hops = batch.hops[member, b]
             for layer, head in torch.cartesian_prod(torch.arange(3), torch.arange(model.config.heads)):
-                right = batch.path[member, b, looks.step[member, layer, head, hops - 1]]
+                right = batch.path[member, b, attended.step[member, layer, head, hops - 1]]
                 others = weights[layer, b, head].log()
                 lead = others[right].item()
                 others[right] = -torch.inf
@@ -60,7 +68,7 @@ def test_a_sweep_finds_what_transformers_finds(model):
 
 def test_where_heads_look_is_where_they_look_in_transformers(model):
     batch = sample_members(NumberTask(), 3, 40, WINDOW, source(3))
-    found = looked_at(model, batch)
+    found = find_attended_steps(model, batch)
     for member in range(3):
         _, weights = theirs(model, member, batch.tokens[member])
         path = batch.path[member]
@@ -92,13 +100,23 @@ def test_the_forecast_of_inputs_with_one_target_token_is_exact(model, length):
     windows.tokens[..., :8] = 5
     long = torch.cat([torch.full((3, 40, length - WINDOW), 5), windows.tokens], -1)
     with torch.no_grad():
-        plain, answer = (model(tokens).argmax(-1) for tokens in (windows.tokens, long))
-    assert (plain != answer).any(1).all() or length == 18
-    found = forecast(model, NumberTask(), length, windows._replace(answer=answer), source(2))
+        plain, right = (model(tokens).argmax(-1) for tokens in (windows.tokens, long))
+    assert (plain != right).any(1).all() or length == 18
+    contents = target_contents(model, OneTarget(), length, source(3))
+    found = forecast(model, NumberTask(), length, windows._replace(answer=right), contents, source(2))
     assert found.tolist() == [1, 1, 1]
+
+
+class OneTarget(NumberTask):
+    """The number task with one target token alone."""
+
+    def sample(self, n, **arguments):
+        batch = super().sample(n, **arguments)
+        batch.tokens[:, :8] = 5
+        return batch
 
 
 @pytest.mark.parametrize("hops", [1, 3])
 def test_a_sweep_may_keep_to_one_number_of_hops(hops):
     model = LlamaEnsemble(LlamaConfig(128, layers=1, width=8), [0])
-    assert sweep(model, LetterTask(), 30, 20, source(), hops=hops).hops.unique().tolist() == [hops]
+    assert answer(model, LetterTask(), 30, 20, source(), hops=hops).hops.unique().tolist() == [hops]

@@ -8,12 +8,17 @@ import torch
 from possym.ensembles.ensemble import causal_attention
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaConfig, LlamaEnsemble
-from possym.experiments.generalization.attending import Before, all_frequencies, attention, attention_beyond, run_before
-from possym.experiments.generalization.names import repaired, settings
-from possym.experiments.generalization.repairs import REPAIRS
-from possym.experiments.generalization.sweep import EXACT, WINDOW, sample_members
+from possym.experiments.generalization.attending import (
+    Prefix,
+    all_frequencies,
+    attention,
+    attention_with_prefix,
+    run_prefix,
+)
+from possym.experiments.generalization.long_inputs import EXACT, WINDOW, sample_members
+from possym.experiments.generalization.repairs import REPAIRS, repaired
 from possym.rope import frequencies, rotate
-from possym.tasks import LetterTask, NumberTask
+from possym.tasks import NumberTask
 
 CONFIG = GPTJConfig(136, layers=3, heads=2, width=16, init_std=0.5)
 
@@ -67,11 +72,11 @@ def test_a_window_with_what_stands_before_it_reads_what_the_whole_does(asked):
     query, key, value = contents(2, 3, 12, 2, 8)
     angles = frequencies(8)
     whole = causal_attention(query, key, value, frequencies=angles)[:, :, -asked:]
-    before = Before(key[:, :, :7], value[:, :, :7], torch.arange(-7, 0))
+    before = Prefix(key[:, :, :7], value[:, :, :7], torch.arange(-7, 0))
     window = (query[:, :, -asked:], key[:, :, 7:], value[:, :, 7:])
-    torch.testing.assert_close(attention_beyond(*window, angles, before), whole, atol=1e-5, rtol=0)
+    torch.testing.assert_close(attention_with_prefix(*window, angles, before), whole, atol=1e-5, rtol=0)
     alone = causal_attention(*window, frequencies=angles)
-    torch.testing.assert_close(attention_beyond(*window, angles, None), alone, atol=1e-5, rtol=0)
+    torch.testing.assert_close(attention_with_prefix(*window, angles, None), alone, atol=1e-5, rtol=0)
 
 
 def test_a_weight_of_three_counts_a_key_three_times():
@@ -80,10 +85,10 @@ def test_a_weight_of_three_counts_a_key_three_times():
     angles = frequencies(8)
     places = torch.tensor([-9, -2])
     weight = torch.tensor([[3.0, 0.0], [1.0, 2.0]]).log()[None]
-    found = attention_beyond(query, key, value, angles, Before(far, worth, places, weight))
+    found = attention_with_prefix(query, key, value, angles, Prefix(far, worth, places, weight))
     for row, copies in enumerate(([0, 0, 0], [0, 1, 1])):
-        repeated = Before(far[:, :, copies], worth[:, :, copies], places[copies])
-        one = attention_beyond(query[:, [row]], key[:, [row]], value[:, [row]], angles, repeated)
+        repeated = Prefix(far[:, :, copies], worth[:, :, copies], places[copies])
+        one = attention_with_prefix(query[:, [row]], key[:, [row]], value[:, [row]], angles, repeated)
         torch.testing.assert_close(found[:, [row]], one, atol=1e-5, rtol=0)
 
 
@@ -95,10 +100,10 @@ def test_a_model_fed_piece_by_piece_is_the_model(rotary_dim):
     tokens = sample_members(NumberTask(), 2, 4, 40, source()).tokens
     angles, places = all_frequencies(config), torch.arange(-23, 0)
     with torch.no_grad():
-        before = run_before(model, tokens[..., :-WINDOW], *EXACT)
+        before = run_prefix(model, tokens[..., :-WINDOW], *EXACT)
         pieced = model(
             tokens[..., -WINDOW:],
-            attend=lambda layer, q, k, v: attention_beyond(q, k, v, angles, Before(*before[layer], places)),
+            attend=lambda layer, q, k, v: attention_with_prefix(q, k, v, angles, Prefix(*before[layer], places)),
         )
         torch.testing.assert_close(pieced, model(tokens), atol=1e-4, rtol=1e-4)
 
@@ -106,19 +111,19 @@ def test_a_model_fed_piece_by_piece_is_the_model(rotary_dim):
 def test_repairs_change_angles_and_scale_as_they_say():
     config = GPTJConfig(136)
     usual, n = config.frequencies, 170
-    angles, factor = settings("larger base", config, n)
+    angles, factor = REPAIRS["larger base"](config, n)
     assert factor == 1 and angles[0] == usual[0] and angles[-1] * n == pytest.approx(usual[-1] * WINDOW)
     ratio = angles[1:] / angles[:-1]
     torch.testing.assert_close(ratio, ratio[0].expand(63))
-    angles, factor = settings("interpolation", config, n)
+    angles, factor = REPAIRS["interpolation"](config, n)
     torch.testing.assert_close(angles * 10, usual)
-    angles, factor = settings("p-RoPE", config, n)
+    angles, factor = REPAIRS["p-RoPE"](config, n)
     assert torch.equal(angles[:48], usual[:48]) and not angles[48:].any()
-    assert not settings("no rotation", config, n)[0].any()
-    angles, factor = settings("log length", config, 17**2)
+    assert not REPAIRS["no rotation"](config, n)[0].any()
+    angles, factor = REPAIRS["log length"](config, 17**2)
     assert torch.equal(angles, usual) and factor == pytest.approx(2)
     for name in REPAIRS:
-        angles, factor = settings(name, config, WINDOW)
+        angles, factor = REPAIRS[name](config, WINDOW)
         if name not in ("no rotation", "p-RoPE"):  # the others leave the training length alone
             torch.testing.assert_close(angles, usual)
             assert factor == 1
@@ -169,19 +174,3 @@ class Fixed(NumberTask):
 
     def sample(self, n, **arguments):
         return super().sample(n, **arguments)._replace(answer=self.answer.flatten())
-
-
-def test_what_does_not_fit_is_refused():
-    model = GPTJEnsemble(CONFIG, [0])
-    for changes, complaint in (
-        ({"repair": "prayer"}, "known repairs are no rotation"),
-        ({"repair": 3}, "repair is of type int"),
-        ({"heads": torch.ones(1, 3, 1, dtype=torch.bool)}, "booleans"),
-        ({"heads": torch.ones(1, 3, 2)}, "booleans"),
-    ):
-        with pytest.raises(ValueError, match=complaint):
-            repaired(model, NumberTask(), 40, 4, source(), **changes)
-    with pytest.raises(ValueError, match="136 tokens, the task has 128"):
-        repaired(model, LetterTask(), 40, 4, source())
-    with pytest.raises(ValueError, match="length = 16"):
-        repaired(model, NumberTask(), 16, 4, source())

@@ -260,7 +260,7 @@ def test_wrong_keys_name_the_nearest_miss():
         [(head, far, -5.0 + (far == 44) * peak) for head, peak in (("a", 4.0), ("b", 1.0)) for far in range(0, 60)],
         columns=["head", "farther", "gap"],
     )
-    chart = charts.wrong_keys_chart(pd.concat([rows.reset_index(drop=True) for _, rows in table.groupby("head")]))
+    chart = charts.distractor_chart(pd.concat([rows.reset_index(drop=True) for _, rows in table.groupby("head")]))
     is_complete(chart)
     svg = draw(chart)
     assert any("a: -1.0 at 44 places; b: -4.0 at 44 places" in text for text in texts(svg))

@@ -6,8 +6,8 @@ import torch
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.last_token import attention, last_token_logits
 from possym.experiments.generalization.explorer import COUNTED, length_explorer
-from possym.experiments.generalization.names import sample_members
-from possym.tasks import LetterTask, NumberTask
+from possym.experiments.generalization.long_inputs import sample_members
+from possym.tasks import LetterTask
 
 
 @pytest.fixture
@@ -59,7 +59,3 @@ def test_what_does_not_fit_is_said(explorer):
     before = explorer.table.value
     explorer.answer(torch.full((1, 17), 3))
     assert 'role="alert"' in explorer.status.value and explorer.table.value == before
-    with pytest.raises(ValueError, match="give the task"):
-        length_explorer(explorer.model, NumberTask())
-    with pytest.raises(ValueError, match="seed"):
-        length_explorer(explorer.model, LetterTask(), seed=-1)

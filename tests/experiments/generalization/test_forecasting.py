@@ -1,4 +1,4 @@
-"""The forecast against long inputs that are really run, and the parts of layers against masks."""
+"""The forecast against long inputs that are really run, and where it puts which contents."""
 
 import itertools
 
@@ -6,14 +6,23 @@ import pytest
 import torch
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.ensembles.llama import LlamaConfig, LlamaEnsemble
 from possym.errors import InputError
-from possym.experiments.generalization.attending import run_before
-from possym.experiments.generalization.forecasting import admitted, answered_beyond, ways
-from possym.experiments.generalization.names import forecast, measured_parts, sample_members
-from possym.experiments.generalization.sweep import EXACT, WINDOW
-from possym.rope import rotate
+from possym.experiments.generalization import forecasting
+from possym.experiments.generalization.forecasting import (
+    TargetContents,
+    admissible,
+    by_tokens_before,
+    choose_one_per_stratum,
+    forecast,
+    relocated,
+    steps_outwards,
+    strata_of,
+    target_contents,
+)
+from possym.experiments.generalization.long_inputs import WINDOW, sample_members
 from possym.tasks import LetterTask, NumberTask
+
+TASKS = {"number": NumberTask(), "letter": LetterTask(), "letter_any": LetterTask("any")}
 
 
 def source(seed=0):
@@ -26,48 +35,193 @@ def self_taught(model, batch):
         return batch._replace(answer=model(batch.tokens[..., -WINDOW:]).argmax(-1))
 
 
-def test_the_forecast_is_what_long_inputs_do():
-    """One layer, whose contents do not depend on the length: the forecast may then be off by chance alone."""
-    model = GPTJEnsemble(GPTJConfig(136, layers=1, width=16, init_std=0.8), range(6))
-    windows = self_taught(model, sample_members(NumberTask(), 6, 300, WINDOW, source(1)))
-    found = forecast(model, NumberTask(), 200, windows, source(2))
-    long = self_taught(model, sample_members(NumberTask(), 6, 300, 200, source(3)))
+def brute_force(model, task, length, count):
+    """Accuracy (E,) of real longer inputs, by the plain model."""
+    long = self_taught(model, sample_members(task, model.members, count, length, source(3)))
     with torch.no_grad():
-        measured = (model(long.tokens).argmax(-1) == long.answer).float().mean(1)
-    assert measured.min() < 0.6 and measured.max() - measured.min() > 0.1
+        return (model(long.tokens).argmax(-1) == long.answer).float().mean(1)
+
+
+def forecast_of(model, task, length, count, contents=None):
+    windows = self_taught(model, sample_members(task, model.members, count, WINDOW, source(1)))
+    contents = contents or target_contents(model, task, length, source(2))
+    return forecast(model, task, length, windows, contents, source(4))
+
+
+@pytest.mark.parametrize(
+    ("task", "layers", "length"),
+    [("number", 1, 200), ("number", 3, 60), ("number", 3, 200), ("letter", 1, 200), ("letter", 3, 90)],
+)
+def test_the_forecast_is_what_long_inputs_do(task, layers, length):
+    task = TASKS[task]
+    model = GPTJEnsemble(GPTJConfig(len(task.vocabulary), layers=layers, width=16, init_std=0.8), range(6))
+    found, measured = forecast_of(model, task, length, 300), brute_force(model, task, length, 800)
+    assert measured.min() < 0.6
     torch.testing.assert_close(found, measured, atol=0.12, rtol=0)
     assert (found - measured).abs().mean() < 0.05
 
 
-def test_letters_that_the_path_follows_are_kept_out_of_the_forecast():
-    model = GPTJEnsemble(GPTJConfig(128, layers=1, width=16, init_std=0.8), range(6))
-    windows = self_taught(model, sample_members(LetterTask(), 6, 300, WINDOW, source(1)))
-    found = forecast(model, LetterTask(), 200, windows, source(2))
-    long = self_taught(model, sample_members(LetterTask(), 6, 300, 200, source(3)))
+def test_contents_depend_on_how_many_tokens_stand_before_them():
+    """A content at a position is that of a token with as many before it: not so, the forecast is wrong.
+
+    A layer that looks at all tokens alike gives each a content that fades with the number before it.
+    """
+    model = GPTJEnsemble(GPTJConfig(136, layers=3, width=16, init_std=0.8), range(8))
     with torch.no_grad():
-        measured = (model(long.tokens).argmax(-1) == long.answer).float().mean(1)
-    torch.testing.assert_close(found, measured, atol=0.12, rtol=0)
-    assert (found - measured).abs().mean() < 0.05
+        model.query[:, 0] = 0
+    contents = target_contents(model, NumberTask(), 120, source(2))
+    last = len(contents.before) - 1
+    flat = TargetContents(
+        torch.zeros(1, dtype=torch.int64),
+        contents.tokens[:, last:],
+        *([each[:, last:] for each in layers] for layers in (contents.keys, contents.values)),
+    )
+    measured = brute_force(model, NumberTask(), 120, 400)
+    right, wrong = (
+        (forecast_of(model, NumberTask(), 120, 400, each) - measured).abs().mean() for each in (contents, flat)
+    )
+    assert right < 0.04 and wrong > 1.5 * right
+
+
+def test_gathered_contents_are_those_of_real_inputs():
+    """Means of keys and values by the number of tokens before, against plain inputs of that length."""
+    model = GPTJEnsemble(GPTJConfig(136, layers=3, width=16, init_std=0.5), [0, 1])
+    contents = target_contents(model, NumberTask(), 60, source(2), windows=400)
+    real = NumberTask().sample(800, length=60, generator=source(5)).tokens.view(2, 400, 60)
+    keys = []
+
+    def attend(layer, query, key, value):
+        keys.append(key)
+        return forecasting.attention_with_prefix(query, key, value, model.config.frequencies, None)
+
+    with torch.no_grad():
+        model(real, attend=attend)
+    for group, before in enumerate(contents.before.tolist()):
+        for layer in range(3):
+            found = contents.keys[layer][:, group].mean(1)
+            expected = keys[layer][:, :, before : before + 8].mean(1)
+            spread = keys[layer][:, :, before : before + 8].std()
+            assert (found[:, : expected.shape[1]] - expected).abs().mean() < 0.1 * spread
+
+
+def counted(members=1, longest=300):
+    """Contents whose keys say how many tokens stand before them, and whose values say which window they are from."""
+    before = torch.tensor(steps_outwards(longest - WINDOW))
+    shape = (members, len(before), 3, 8, 1, 1)
+    keys = (before[:, None, None] + torch.arange(8))[None, ..., None, None].expand(shape)
+    values = torch.arange(3)[:, None, None, None].expand(shape)
+    return TargetContents(before, torch.zeros(shape[:4], dtype=torch.int64), [keys], [values])
+
+
+@pytest.mark.parametrize("extra", [1, 5, 40, 64])
+def test_every_extra_position_gets_one_content_with_as_many_tokens_before_it(extra):
+    windows = sample_members(NumberTask(), 2, 6, WINDOW, source())
+    prefix = relocated(counted(members=2), NumberTask(), windows, extra, source(1))(0)
+    assert prefix.key.shape == prefix.value.shape == (2, 1, len(prefix.positions), 1, 1)
+    assert torch.equal(prefix.key.flatten(2)[0, 0], extra + prefix.positions)
+    for weights in prefix.log_weight.exp().flatten(0, 1):
+        seen = weights > 0
+        assert sorted(prefix.positions[seen].tolist()) == list(range(-extra, 0))
+        torch.testing.assert_close(weights[seen], torch.ones(extra))
+    assert len(prefix.value.unique()) > 1 or extra == 1
+
+
+def test_where_positions_are_many_each_content_stands_for_a_stretch_of_them():
+    extra = 5000
+    windows = sample_members(NumberTask(), 1, 4, WINDOW, source())
+    prefix = relocated(counted(longest=extra + WINDOW), NumberTask(), windows, extra, source(1))(0)
+    depth, before = extra + prefix.positions, prefix.key.flatten()
+    assert depth.min() >= 0 and depth.max() < extra and prefix.positions.max() > -20
+    assert ((before - depth).abs() <= depth / 8 + 8).all() and (before - depth).float().mean().abs() < 20
+    for weights in prefix.log_weight.exp()[0]:
+        assert (weights > 0).sum() == 512 and weights.sum() == pytest.approx(extra, rel=1e-4)
+        stretch = prefix.positions[weights > 0].sort().values.diff()
+        assert stretch.min() >= 0 and stretch.max() <= 20  # neighbours are in neighbouring stretches of 9.8 positions
+
+
+def test_strata_in_which_nothing_fits_are_stood_for_by_the_others():
+    """Contents from three windows: one whose tokens all start with a, one with c, one with h."""
+    task, windows = LetterTask(), sample_members(LetterTask(), 1, 60, WINDOW, source())
+    contents = counted()
+    contents.tokens[:] = torch.tensor([0, 16, 56])[:, None]
+    prefix = relocated(contents, task, windows, 283, source(1))(0)
+    letters = admissible(task, windows, contents.tokens[:, 0, :, 0])[0]  # which of the three each window lets in
+    assert letters.sum(1).unique().tolist() == [0, 1, 2, 3]
+    for weights, fits in zip(prefix.log_weight.exp()[0], letters, strict=True):
+        seen = prefix.value.flatten()[weights > 0]
+        assert fits[seen].all() and weights.sum() == pytest.approx(283 if fits.any() else 0, rel=1e-4)
+        assert not fits.any() or len(seen) > 200
+        assert weights[weights > 0].std() < 1e-5 or not fits.any()
+
+
+def test_steps_leave_no_number_of_tokens_far_from_a_content():
+    for extra in (1, 8, 9, 70, 4983):
+        steps = steps_outwards(extra)
+        have = torch.tensor([step + k for step in steps for k in range(8)])
+        apart = (torch.arange(extra)[:, None] - have).abs().amin(1)
+        assert (apart <= torch.arange(extra) / 16).all() and len(steps) < 60
+        assert len(steps) == 1 or steps[-2] + 8 < extra
+
+
+def test_between_two_groups_the_nearer_one_is_drawn_more_often():
+    before = torch.tensor([0, 8, 48])
+    for count, share in ((20, 8.5 / 40), (40, 28.5 / 40), (47, 35.5 / 40)):
+        group, target = by_tokens_before(before, torch.full((4000,), count), source())
+        assert (group == 2).double().mean() == pytest.approx(share, abs=0.03) and (group > 0).all()
+        assert target.bincount(minlength=8).double().std() < 50 and target.max() == 7
+    group, target = by_tokens_before(before, torch.arange(48, 70), source())
+    assert (group == 2).all() and torch.equal(target[:8], torch.arange(8)) and target.max() < 8
+    assert torch.equal(
+        sum(by_tokens_before(before, torch.arange(16), source())), torch.tensor([*range(8), *range(1, 9)])
+    )
+
+
+def test_strata_share_the_contents_out():
+    for extra, strata, each in ((0, 1, 8), (1, 1, 8), (100, 100, 8), (300, 300, 6), (512, 512, 4), (9000, 512, 4)):
+        stratum, found = strata_of(extra, torch.device("cpu"))
+        assert found == strata and stratum.bincount().tolist() == [each] * strata
+
+
+def test_choices_are_even_among_what_fits():
+    fits = torch.ones(1, 3000, 6, dtype=torch.bool)
+    fits[..., 4] = False
+    chosen = choose_one_per_stratum(fits, torch.tensor([0, 0, 0, 1, 1, 1]), 2, source())
+    shares = chosen[0].double().mean(0)
+    torch.testing.assert_close(shares, torch.tensor([1 / 3] * 3 + [0.5, 0, 0.5]).double(), atol=0.03, rtol=0)
+    assert torch.equal(chosen.sum(-1), torch.full((1, 3000), 2))
 
 
 def test_at_training_length_or_without_layers_nothing_changes():
     model = GPTJEnsemble(GPTJConfig(136, layers=2, width=16, init_std=0.8), [0, 1])
     windows = sample_members(NumberTask(), 2, 50, WINDOW, source())
+    contents = target_contents(model, NumberTask(), 900, source())
     with torch.no_grad():
         windows = windows._replace(answer=model(windows.tokens).argmax(-1)[:1].expand(2, -1))
         right = (model(windows.tokens).argmax(-1) == windows.answer).float().mean(1)
-    torch.testing.assert_close(forecast(model, NumberTask(), 17, windows, source()), right)
-    torch.testing.assert_close(forecast(model, NumberTask(), 900, windows, source(), exposed=[]), right)
-    assert (forecast(model, NumberTask(), 900, windows, source())[0] < 1).all()
+    torch.testing.assert_close(forecast(model, NumberTask(), 17, windows, contents, source()), right)
+    torch.testing.assert_close(forecast(model, NumberTask(), 900, windows, contents, source(), exposed=[]), right)
+    every, first = (
+        forecast(model, NumberTask(), 900, windows, contents, source(), exposed=layers) for layers in ([0, 1], [0])
+    )
+    torch.testing.assert_close(forecast(model, NumberTask(), 900, windows, contents, source()), every)
+    assert (every[0] < 1).all() and not torch.equal(every, first)
 
 
-def test_working_in_pieces_changes_only_which_contents_are_drawn(monkeypatch):
+def test_working_in_chunks_changes_only_which_contents_are_drawn(monkeypatch):
     model = GPTJEnsemble(GPTJConfig(136, layers=1, width=16, init_std=0.8), range(4))
     windows = self_taught(model, sample_members(NumberTask(), 4, 201, WINDOW, source(1)))
-    whole = forecast(model, NumberTask(), 200, windows, source(2))
-    module = __import__("possym.experiments.generalization.forecasting", fromlist=["PIECE"])
-    monkeypatch.setattr(module, "PIECE", 4 * 17 * 1041 * 50)
-    torch.testing.assert_close(forecast(model, NumberTask(), 200, windows, source(2)), whole, atol=0.1, rtol=0)
+    contents = target_contents(model, NumberTask(), 200, source(2))
+    whole = forecast(model, NumberTask(), 200, windows, contents, source(2))
+    sizes = []
+    monkeypatch.setattr(forecasting, "CHUNK", 4 * 17 * (17 + 8 * 183) * 50)
+    run = forecasting.run_window
+    monkeypatch.setattr(
+        forecasting, "run_window", lambda m, tokens, *rest: sizes.append(tokens.shape[1]) or run(m, tokens, *rest)
+    )
+    torch.testing.assert_close(
+        forecast(model, NumberTask(), 200, windows, contents, source(2)), whole, atol=0.1, rtol=0
+    )
+    assert sizes == [50, 50, 50, 50, 1]
 
 
 @pytest.mark.parametrize("rule", LetterTask.OFF_PATH)
@@ -76,7 +230,7 @@ def test_tokens_are_admitted_where_the_task_could_have_put_them(rule):
     windows = sample_members(task, 1, 12, WINDOW, source())
     starts = [name[0] for name in task.decode(windows.tokens[0, :, -1])]
     tokens = torch.arange(64)[None]
-    found = admitted(task, windows, tokens)[0]
+    found = admissible(task, windows, tokens)[0]
     for row, token in itertools.product(range(12), range(64)):
         longer = torch.cat([torch.tensor([token]), windows.tokens[0, row]])[None]
         try:
@@ -84,86 +238,4 @@ def test_tokens_are_admitted_where_the_task_could_have_put_them(rule):
         except InputError:
             could = False
         assert bool(found[row, token]) == (could and (rule == "any" or task.vocabulary[token][0] != starts[row]))
-    assert admitted(NumberTask(), sample_members(NumberTask(), 1, 3, 17, source()), tokens).all()
-
-
-@pytest.mark.parametrize(("kind", "config"), [(GPTJEnsemble, GPTJConfig), (LlamaEnsemble, LlamaConfig)])
-def test_parts_are_the_long_input_with_layers_masked(kind, config):
-    """Every way against a whole forward that hides what stands before the window from chosen layers."""
-    config = config(136, layers=3, heads=2, width=16, init_std=0.7)
-    model = kind(config, [0, 1])
-    batch = self_taught(model, sample_members(NumberTask(), 2, 30, 50, source()))
-    start = 50 - WINDOW
-
-    def masked(layers):
-        def attend(layer, query, key, value):
-            length, asked = key.shape[2], query.shape[2]
-            places = torch.arange(length)
-            turned = [
-                rotate(x.transpose(2, 3), p, config.frequencies, model.layout)
-                for x, p in ((query, places[length - asked :]), (key, places))
-            ]
-            seen = places <= places[length - asked :, None]
-            if layer not in layers:
-                seen &= (places >= start) | (places[length - asked :, None] < start)
-            logits = (turned[0] @ turned[1].mT * 8**-0.5).masked_fill(~seen, -torch.inf)
-            return (logits.softmax(-1) @ value.transpose(2, 3)).transpose(2, 3)
-
-        with torch.no_grad():
-            return model(batch.tokens, attend=attend).argmax(-1) == batch.answer
-
-    with torch.no_grad():
-        contents = run_before(model, batch.tokens[..., :-WINDOW], *EXACT)
-        sets = [layers for each in ways(3).values() for layers in each]
-        results = [answered_beyond(model, batch, contents, layers, EXACT) for layers in [*sets, set()]]
-    for layers, result in zip([*sets, set()], results, strict=True):
-        assert torch.equal(result, masked(layers))
-    assert results[-1].all() and not results[0].all()
-
-
-def test_measured_parts_are_means_over_all_sequences(monkeypatch):
-    model = GPTJEnsemble(GPTJConfig(136, layers=2, width=16, init_std=0.7), [0, 1])
-    module = __import__("possym.experiments.generalization.forecasting", fromlist=["TOKENS"])
-    monkeypatch.setattr(module, "TOKENS", 2 * 40 * 2 * 3)  # three sequences a member at once
-    found = measured_parts(model, Echo(), 40, 7, source())
-    assert {way: tuple(x.shape) for way, x in found.items()} == {
-        "whole": (2, 1), "exposed": (2, 2), "shielded": (2, 2), "upto": (2, 2)
-    }  # fmt: skip
-    torch.testing.assert_close(found["upto"][:, :1], found["exposed"][:, :1])
-    torch.testing.assert_close(found["upto"][:, 1:], found["whole"])
-    drawn, right = source(), torch.zeros(2)
-    for size in (3, 3, 1):
-        batch = sample_members(Echo(), 2, size, 40, drawn)
-        with torch.no_grad():
-            right += (model(batch.tokens).argmax(-1) == batch.answer).sum(1)
-    assert right.sum() > 0
-    torch.testing.assert_close(found["whole"][:, 0], right / 7)
-
-
-class Echo(NumberTask):
-    """The number task with a first member's answers to the windows for right ones."""
-
-    def sample(self, n, **arguments):
-        batch = super().sample(n, **arguments)
-        model = GPTJEnsemble(GPTJConfig(136, layers=2, width=16, init_std=0.7), [0])
-        with torch.no_grad():
-            return batch._replace(answer=model(batch.tokens[:, -WINDOW:])[0].argmax(-1))
-
-
-def test_what_does_not_fit_is_refused():
-    model = GPTJEnsemble(GPTJConfig(136, layers=2, width=16), [0])
-    windows = sample_members(NumberTask(), 1, 4, WINDOW, source())
-    longer = sample_members(NumberTask(), 1, 4, 20, source())
-    for batch, changes, complaint in (
-        (windows, {"exposed": [2]}, "layers 0 to 1"),
-        (windows, {"exposed": 1}, "exposed is of type int"),
-        (windows, {"exposed": ["1"]}, "a layer of exposed"),
-        (windows, {"relocated": 0}, "relocated = 0"),
-        (longer, {}, "B at least 2"),
-    ):
-        with pytest.raises(ValueError, match=complaint):
-            forecast(model, NumberTask(), 40, batch, source(), **changes)
-    with pytest.raises(ValueError, match="length = 16"):
-        forecast(model, NumberTask(), 16, windows, source())
-    with pytest.raises(ValueError, match="length = 17"):
-        measured_parts(model, NumberTask(), 17, 4, source())
+    assert admissible(NumberTask(), sample_members(NumberTask(), 1, 3, 17, source()), tokens).all()

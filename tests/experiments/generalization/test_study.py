@@ -9,8 +9,7 @@ from possym.ensembles.last_token import plane_table
 from possym.experiments import generalization as study
 from possym.experiments import learning_dynamics
 from possym.experiments import trained as ensembles
-from possym.experiments.generalization import names as generalization
-from possym.experiments.generalization.sweep import HOPS
+from possym.experiments.generalization.long_inputs import HOPS, answer, find_attended_steps, sample_members
 from possym.experiments.learning_dynamics import score_heads
 
 torch.set_num_threads(1)
@@ -96,10 +95,8 @@ def test_heads_and_leads_are_those_of_the_trained_models(smoke):
     assert head["frequency_id"] == pytest.approx(mean, abs=1e-3)
     assert head["angle"] == pytest.approx(planes["angle"].iloc[round(head["frequency_id"]) - 1])
     source = study.generator(config.seed, "held-out")
-    looks = generalization.looked_at(
-        model, generalization.sample_members(task, config.members, config.scored_sequences, 17, source)
-    )
-    found = generalization.sweep(model, task, 17, config.sequences, source, looks=looks)
+    attended = find_attended_steps(model, sample_members(task, config.members, config.scored_sequences, 17, source))
+    found = answer(model, task, 17, config.sequences, source, attended=attended)
     leads = tables["leads"].query("task == 'number' and length == 17").set_index(["seed", "layer", "hops"])
     for seed in range(config.members):
         for layer in range(config.layers):
@@ -140,7 +137,7 @@ def test_an_interrupted_study_ends_with_the_same_result(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             study.run(TINY)
     done = sorted(path.name for path in study.checkpoint_folder(study.NAME, TINY).glob("*.json"))
-    assert done == [f"letter-0.003-{stage}.json" for stage in ("foretold", "parts", "swept")]
+    assert done == [f"letter-0.003-{stage}.json" for stage in ("forecast", "parts", "swept")]
     # What is kept is taken, not measured again: a mark in it comes back.
     kept = study.checkpoint_folder(study.NAME, TINY) / "letter-0.003-swept.json"
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"seconds": 12345.0}))

@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from possym.experiments.generalization.names import (
+from possym.experiments.generalization.summaries import (
     crossing,
     crossings,
     failing_layers,
-    foretold_points,
+    forecast_quality,
     held_out_predictions,
-    judged,
     layer_agreement,
     learnt,
+    predicted_points,
     predictions,
     quality,
     repair_gains,
@@ -30,10 +30,6 @@ def test_a_point_is_where_a_line_in_log_length_meets_the_level():
     assert crossing([17, 50], [0.8, 1.0]) == 17
     assert crossing([17, 50], [0.9, 0.9]) == math.inf
     assert crossing([17, 50, 100], [1.0, 0.8, 1.0]) < 50  # the first time counts
-    with pytest.raises(ValueError, match="ascending"):
-        crossing([50, 17], [1, 1])
-    with pytest.raises(ValueError, match="ascending"):
-        crossing([17, 50], [1])
 
 
 def test_points_that_are_never_reached_are_limits():
@@ -75,9 +71,6 @@ def test_predictions_learn_from_training_seeds_alone():
     assert found["shifted"].tolist() == pytest.approx([100, 440, 180])
     assert found["one number"].tolist() == pytest.approx([200, 200, 200])
     assert found["nearest seed"].tolist() == [100, 400, 200]
-    for training in ([], range(6)):
-        with pytest.raises(ValueError, match="some of the seeds"):
-            predictions(points(), features, training)
 
 
 def test_quality_is_error_and_rank_with_intervals_that_hold_them():
@@ -123,10 +116,10 @@ def two_kinds():
 
 def test_judging_learns_from_the_first_half_of_the_seeds():
     accuracy, forecast, heads = two_kinds()
-    points = foretold_points(accuracy, forecast)
+    points = predicted_points(accuracy, forecast)
     assert points["observed"].tolist() == pytest.approx([100 * 2 ** (s % 4) for s in range(8)])
     assert points["forecast"].tolist() == pytest.approx([50 * 2 ** (s % 4) for s in range(8)])
-    found = judged(points, heads, draws=20).set_index(["way", "measure"])["value"]
+    found = forecast_quality(points, heads, draws=20).set_index(["way", "measure"])["value"]
     assert found["forecast", "error"] == pytest.approx(math.log10(2)) and found["forecast", "rank"] == 1
     assert found["shifted", "error"] == pytest.approx(0, abs=1e-6)
     assert found["nearest seed", "error"] == pytest.approx(0, abs=1e-6)  # equal scores, equal points
@@ -136,7 +129,7 @@ def test_judging_learns_from_the_first_half_of_the_seeds():
 
 
 def test_kinds_of_models_are_told_apart_by_any_columns():
-    """Another setting of two layers beside one of a single layer: each is judged as it would be alone."""
+    """Another setting of two layers beside one of a single layer: each is forecast_quality as it would be alone."""
     tables = [table.drop(columns="learning_rate") for table in two_kinds()]
     accuracy, forecast, heads = tables
     other = [*(t.assign(accuracy=t["accuracy"] ** 2) for t in (accuracy, forecast)), heads.query("layer == 0")]
@@ -145,18 +138,18 @@ def test_kinds_of_models_are_told_apart_by_any_columns():
         pd.concat([a.assign(setting="llama"), b.assign(setting="layers")]) for a, b in zip(tables, other, strict=True)
     ]
     by = ["setting", "task"]
-    points = foretold_points(*both[:2], by)
-    found = judged(points, both[2], by, draws=20).set_index(by)
+    points = predicted_points(*both[:2], by)
+    found = forecast_quality(points, both[2], by, draws=20).set_index(by)
     for setting, (accuracy, forecast, heads) in (("llama", tables), ("layers", other)):
-        alone = foretold_points(accuracy, forecast, ["task"])
-        expected = judged(alone, heads, ["task"], draws=20).drop(columns="task")
+        alone = predicted_points(accuracy, forecast, ["task"])
+        expected = forecast_quality(alone, heads, ["task"], draws=20).drop(columns="task")
         pd.testing.assert_frame_equal(found.loc[(setting, "letter")].reset_index(drop=True), expected)
     predicted = held_out_predictions(points, both[2], by)
     assert predicted.groupby(by)["seed"].unique().map(list).tolist() == [[4, 5, 6, 7]] * 2
     alone = points.query("seed == 0")
     assert list(held_out_predictions(alone, both[2], by)) == list(predicted)
-    assert list(judged(alone, both[2], by)) == list(found.reset_index())[2:] + by
-    assert judged(alone, both[2], by).empty
+    assert list(forecast_quality(alone, both[2], by)) == list(found.reset_index())[2:] + by
+    assert forecast_quality(alone, both[2], by).empty
 
 
 def test_a_task_is_learnt_at_the_shortest_length_over_all_hops():

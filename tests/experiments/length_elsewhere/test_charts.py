@@ -3,9 +3,7 @@
 import itertools
 
 import pandas as pd
-import pytest
 
-from possym.errors import InputError
 from possym.experiments.length_elsewhere import charts
 
 from ...charts.drawn import draw, is_complete, marks, texts
@@ -70,11 +68,3 @@ def test_a_setting_has_one_colour_whatever_else_is_shown():
     )
     assert scale == {"domain": ["Llama's blocks"], "range": [charts.COLORS["Llama's blocks"]]}
     assert len(set(charts.COLORS.values())) == len(charts.COLORS)
-
-
-@pytest.mark.parametrize(
-    ("chart", "table"), [(charts.accuracy_by_setting, accuracy()), (charts.points_by_setting, points())]
-)
-def test_missing_columns_are_refused(chart, table):
-    with pytest.raises(InputError, match="lacks setting"):
-        chart(table.drop(columns="setting"))

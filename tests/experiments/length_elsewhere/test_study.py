@@ -13,7 +13,9 @@ from possym.experiments import generalization as papers_study
 from possym.experiments import length_elsewhere as study
 from possym.experiments import trained as ensembles
 from possym.experiments.generality.summaries import LEARNT
-from possym.experiments.generalization import names as generalization
+from possym.experiments.generalization import summaries
+from possym.experiments.generalization.forecasting import forecast, target_contents
+from possym.experiments.generalization.long_inputs import sample_members
 from possym.experiments.learning_dynamics import score_heads
 from possym.experiments.length_elsewhere import charts
 from possym.experiments.length_elsewhere.claims import letter_goes_further
@@ -44,7 +46,7 @@ def test_tables_hold_every_model_and_length_once(smoke):
     heads = (
         2 * config.members * sum(config.of(setting).layers * config.of(setting).heads for setting in config.settings)
     )
-    learnt = generalization.learnt(result.tables["accuracy"], study.KIND)["learnt"].sum()
+    learnt = summaries.learnt(result.tables["accuracy"], study.KIND)["learnt"].sum()
     sizes = {
         "accuracy": ([*MODEL, "length", "hops"], models * lengths * (1 + len(config.hops))),
         "forecast": ([*MODEL, "length"], learnt * lengths),
@@ -61,14 +63,14 @@ def test_tables_hold_every_model_and_length_once(smoke):
     assert result.manifest["seeds"] == config.seeds()
 
 
-def test_models_that_do_not_learn_are_measured_but_not_foretold(smoke):
+def test_models_that_do_not_learn_are_measured_but_get_no_forecast(smoke):
     _, result = smoke
     home = result.tables["accuracy"].query("hops == 0 and length == 17").set_index(MODEL)["accuracy"]
-    foretold = result.tables["forecast"].set_index(MODEL).index.unique()
-    assert 0 < len(foretold) < len(home), "the smoke preset is to have both"
-    assert set(foretold) == set(home.index[home >= LEARNT])
-    points = generalization.foretold_points(result.tables["accuracy"], result.tables["forecast"], study.KIND)
-    assert set(points.set_index(MODEL).index) == set(foretold)
+    predicted = result.tables["forecast"].set_index(MODEL).index.unique()
+    assert 0 < len(predicted) < len(home), "the smoke preset is to have both"
+    assert set(predicted) == set(home.index[home >= LEARNT])
+    points = summaries.predicted_points(result.tables["accuracy"], result.tables["forecast"], study.KIND)
+    assert set(points.set_index(MODEL).index) == set(predicted)
 
 
 def test_what_is_measured_is_what_each_settings_own_models_do(smoke):
@@ -83,7 +85,7 @@ def test_what_is_measured_is_what_each_settings_own_models_do(smoke):
         source = generator(config.seed, "held-out")
         for length in config.lengths:
             count = config.test_sequences if length == 17 else config.sequences
-            batch = generalization.sample_members(task, config.members, count, length, source, hops)
+            batch = sample_members(task, config.members, count, length, source, hops)
             with torch.no_grad():
                 right = (model(batch.tokens).argmax(-1) == batch.answer).double().mean(1)
             found = mine["accuracy"].query("length == @length and hops == @hops")["accuracy"]
@@ -97,17 +99,18 @@ def test_what_is_measured_is_what_each_settings_own_models_do(smoke):
 
 
 def test_the_forecast_is_that_of_the_members_that_learn_with_their_own_windows(smoke):
-    """Beside a trained member one that has learnt nothing: the trained one is foretold as if it were alone."""
+    """Beside a trained member one that has learnt nothing: the trained one gets its forecast as if it were alone."""
     config, task = smoke[0].of("every-place"), ensembles.task_named("number")
     model = ensembles.trained("number", config, CPU)
     fresh = GPTJEnsemble(model.config, [7])
     weights = {name: torch.cat([new, model.get_parameter(name)[1:]]).detach() for name, new in fresh.named_parameters()}
-    found = study.measured("number", config, GPTJEnsemble.from_weights(model.config, weights), CPU)["forecast"]
+    found = study.evaluation("number", config, GPTJEnsemble.from_weights(model.config, weights), CPU)["forecast"]
     source = generator(config.seed, "held-out")
     ensembles.draw(task, config.scored_sequences, config.hops, source)
-    windows = generalization.sample_members(task, config.members, config.windows, 17, source, config.hops[0])
+    windows = sample_members(task, config.members, config.windows, 17, source, config.hops[0])
     own = Batch(*(field[1:] for field in windows))
-    alone = [generalization.forecast(model.member(1), task, length, own, source).item() for length in config.lengths]
+    contents = target_contents(model.member(1), task, config.lengths[-1], source)
+    alone = [forecast(model.member(1), task, n, own, contents, source).item() for n in config.lengths]
     assert found[["seed", "length"]].values.tolist() == [[1, length] for length in config.lengths]
     assert found["accuracy"].tolist() == pytest.approx(alone, abs=1e-5)
     assert alone[-1] < alone[0]
@@ -126,10 +129,10 @@ def test_the_models_are_those_of_the_study_of_settings():
 
 def test_charts_and_the_claim_read_the_study(smoke):
     _, result = smoke
-    points = generalization.foretold_points(result.tables["accuracy"], result.tables["forecast"], study.KIND)
-    judged = generalization.judged(points, result.tables["heads"], study.KIND, draws=20)
+    points = summaries.predicted_points(result.tables["accuracy"], result.tables["forecast"], study.KIND)
+    quality = summaries.forecast_quality(points, result.tables["heads"], study.KIND, draws=20)
     pairs = points.groupby(list(study.KIND)).size()
-    assert set(judged.set_index(list(study.KIND)).index) == set(pairs.index[pairs > 1])
+    assert set(quality.set_index(list(study.KIND)).index) == set(pairs.index[pairs > 1])
     for chart in (charts.accuracy_by_setting(result.tables["accuracy"]), charts.points_by_setting(points)):
         assert "tokens" in str(chart.to_dict())
     assert letter_goes_further(result).verdict in ("holds", "holds in part")
@@ -142,15 +145,15 @@ def test_an_interrupted_study_ends_with_the_same_result(tmp_path, monkeypatch):
     whole = study.run(config)
     assert whole.tables["forecast"].empty  # sixteen steps teach nothing
     monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path / "stopped"))
-    measured = study.measured
+    evaluation = study.evaluation
 
     def stop_at_the_second(name, changed, *rest):
         if changed.settings == ("heads",):
             raise KeyboardInterrupt
-        return measured(name, changed, *rest)
+        return evaluation(name, changed, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(study, "measured", stop_at_the_second)
+        patch.setattr(study, "evaluation", stop_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             study.run(config)
     done = study.checkpoint_folder(study.NAME, config) / "llama-letter.json"

@@ -5,13 +5,18 @@ import torch
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.last_token import attention, last_token_logits, plane_table
-from possym.experiments.generalization import names as generalization
-from possym.experiments.generalization import sweep
-from possym.experiments.generalization.names import looked_at, plane_norms, sample_members
-from possym.experiments.generalization.sweep import EXACT, HOPS, Looks, answer_piece
-from possym.tasks import LetterTask, NumberTask
-
-MODULE = __import__("possym.experiments.generalization.sweep", fromlist=["TOKENS"])
+from possym.experiments.generalization import long_inputs
+from possym.experiments.generalization.long_inputs import (
+    EXACT,
+    HOPS,
+    AttendedSteps,
+    answer,
+    answer_chunk,
+    find_attended_steps,
+    plane_norms,
+    sample_members,
+)
+from possym.tasks import NumberTask
 
 
 def source(seed=0):
@@ -29,21 +34,23 @@ def own(model, batch):
         return batch._replace(answer=model(batch.tokens).argmax(-1)[:1].expand(model.members, -1))
 
 
-def test_a_sweep_counts_the_models_right_answers(model, monkeypatch):
-    whole = sweep(model, NumberTask(), 40, 6, source())
+def test_answers_count_the_models_right_answers(model, monkeypatch):
+    whole = answer(model, NumberTask(), 40, 6, source())
     batch = sample_members(NumberTask(), 2, 6, 40, source())
     with torch.no_grad():
         right = model(batch.tokens).argmax(-1) == batch.answer
     assert torch.equal(whole.correct, right) and torch.equal(whole.hops, batch.hops) and whole.gap is None
     # One member and one sequence at a time, when no more fit.
-    monkeypatch.setattr(MODULE, "TOKENS", 1)
-    looks = Looks(torch.ones(2, 2, 2, 4, dtype=torch.int64), torch.ones(2, 2, 2, 4))
-    apart = sweep(model, NumberTask(), 40, 3, source(), looks=looks)
+    monkeypatch.setattr(long_inputs, "TOKENS", 1)
+    attended = AttendedSteps(torch.ones(2, 2, 2, 4, dtype=torch.int64), torch.ones(2, 2, 2, 4))
+    apart = answer(model, NumberTask(), 40, 3, source(), attended=attended)
     one = source()
     for e in range(2):
         for n in range(3):
             single = sample_members(NumberTask(), 1, 1, 40, one)
-            correct, _, gap, outside = answer_piece(model.member(e), single, Looks(*(x[:1] for x in looks)), EXACT)
+            correct, _, gap, outside = answer_chunk(
+                model.member(e), single, AttendedSteps(*(x[:1] for x in attended)), EXACT
+            )
             assert torch.equal(apart.correct[e, n], correct[0, 0])
             torch.testing.assert_close(apart.gap[e, ..., n], gap[0, ..., 0])
             torch.testing.assert_close(apart.outside[e, ..., n], outside[0, ..., 0])
@@ -51,14 +58,14 @@ def test_a_sweep_counts_the_models_right_answers(model, monkeypatch):
 
 def test_right_answers_are_told_from_wrong_ones(model):
     batch = own(model, sample_members(NumberTask(), 2, 20, 30, source()))
-    correct, *_ = answer_piece(model, batch, None, EXACT)
+    correct, *_ = answer_chunk(model, batch, None, EXACT)
     assert correct[0].all() and not correct[1].all()
 
 
-def test_leads_and_looks_are_those_of_single_heads(model):
+def test_leads_and_attended_steps_are_those_of_single_heads(model):
     batch = sample_members(NumberTask(), 2, 40, 24, source(2))
-    looks = looked_at(model, batch)
-    _, _, gap, outside = answer_piece(model, batch, looks, EXACT)
+    attended = find_attended_steps(model, batch)
+    _, _, gap, outside = answer_chunk(model, batch, attended, EXACT)
     for e in range(2):
         relocated, alone = last_token_logits(model.member(e), batch.tokens[e])  # (1, L, B, H, …)
         logits = torch.cat([relocated.diagonal(dim1=-2, dim2=-1), alone], -1)[0]
@@ -71,10 +78,10 @@ def test_leads_and_looks_are_those_of_single_heads(model):
                     rows = (batch.hops[e] == h).nonzero().flatten().tolist()
                     for k in range(h + 1):
                         shares[h - 1, k] = sum(weights[layer, b, head, batch.path[e, b, k]] for b in rows) / len(rows)
-                torch.testing.assert_close(looks.weight[e, layer, head], shares.amax(-1), atol=1e-5, rtol=0)
-                assert torch.equal(looks.step[e, layer, head], shares.argmax(-1))
+                torch.testing.assert_close(attended.weight[e, layer, head], shares.amax(-1), atol=1e-5, rtol=0)
+                assert torch.equal(attended.step[e, layer, head], shares.argmax(-1))
                 for b in range(40):
-                    step = looks.step[e, layer, head, batch.hops[e, b] - 1]
+                    step = attended.step[e, layer, head, batch.hops[e, b] - 1]
                     right = batch.path[e, b, step]
                     others = logits[layer, b, head].clone()
                     others[right] = -torch.inf
@@ -88,26 +95,3 @@ def test_plane_norms_are_those_of_planes_as_heads(model):
     for e in range(2):
         table = plane_table(model, tokens, member=e, layer=1, head=1, temperature=0.1)
         torch.testing.assert_close(norms[e, 1, 1], torch.tensor(table["logit_norm"].to_numpy()), atol=1e-5, rtol=0)
-
-
-def test_windows_without_a_number_of_hops_are_refused(model):
-    batch = sample_members(NumberTask(), 2, 12, 17, source())
-    with pytest.raises(ValueError, match="1, 2, 3 and 4 hops"):
-        looked_at(model, batch._replace(hops=batch.hops.clamp(max=3)))
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"length": 16}, "length = 16"),
-        ({"length": 40.0}, "length = 40.0"),
-        ({"count": 0}, "count = 0"),
-        ({"task": LetterTask()}, "give the task"),
-        ({"task": "number"}, "task is of type str"),
-        ({"model": None}, "model is of type NoneType"),
-    ],
-)
-def test_what_does_not_fit_is_refused(model, changes, complaint):
-    arguments = {"model": model, "task": NumberTask(), "length": 40, "count": 2, "source": source()} | changes
-    with pytest.raises(ValueError, match=complaint):
-        generalization.sweep(**arguments)

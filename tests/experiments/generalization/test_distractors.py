@@ -5,7 +5,8 @@ import torch
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaConfig, LlamaEnsemble
-from possym.experiments.generalization.names import sample_members, wrong_keys
+from possym.experiments.generalization.distractors import distractor_logits
+from possym.experiments.generalization.long_inputs import sample_members
 from possym.rope import rotate
 from possym.tasks import NumberTask
 
@@ -24,7 +25,7 @@ SIZES = {"layers": 2, "heads": 2, "width": 16, "init_std": 0.6}
 def test_gaps_are_those_of_keys_moved_one_at_a_time(kind, config):
     model = kind(config, [0, 1])
     batch = sample_members(NumberTask(), 2, 8, 17, torch.Generator().manual_seed(0))
-    found = wrong_keys(model, batch, layer=1, reach=60)
+    found = distractor_logits(model, batch, layer=1, reach=60)
     trace = model.trace(batch.tokens)
     for e in range(2):
         for h in range(2):
@@ -39,15 +40,3 @@ def test_gaps_are_those_of_keys_moved_one_at_a_time(kind, config):
                     moved = rotate(keys[wrong], step - farther, config.frequencies, model.layout) @ query
                     gaps[farther] += (moved - right).mean().item() / 8
             torch.testing.assert_close(found[e, h].double(), gaps, atol=1e-4, rtol=1e-4)
-
-
-def test_what_does_not_fit_is_refused():
-    model = GPTJEnsemble(GPTJConfig(136, layers=2, width=8), [0])
-    windows = sample_members(NumberTask(), 1, 4, 17, torch.Generator())
-    for batch, layer, reach, complaint in (
-        (windows, 2, 5, "layer = 2"),
-        (windows, 0, -1, "reach = -1"),
-        (sample_members(NumberTask(), 1, 4, 20, torch.Generator()), 0, 5, "give .E, B, 17."),
-    ):
-        with pytest.raises(ValueError, match=complaint):
-            wrong_keys(model, batch, layer, reach)
