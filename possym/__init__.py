@@ -1,10 +1,13 @@
 """Positional and symbolic attention heads in RoPE transformers.
 
-``possym.profile`` scores the heads of a language model, ``possym.profiling.monitor`` while it trains. ``possym.rope``
-and
+``possym.profile`` scores the heads of a language model, ``possym.monitor`` while it trains. ``possym.rope`` and
 ``possym.scores`` hold the metric, ``possym.theory`` the constructions of the papers, ``possym.tasks`` the data,
-``possym.models`` and ``possym.ensembles.training`` the ensembles, ``possym.experiments`` the studies that the book
-shows.
+``possym.capture`` and ``possym.models`` read models, ``possym.ensembles`` trains small ones, ``possym.experiments``
+are the studies that the book shows, ``possym.results`` keeps what they found and ``possym.claims`` judges it.
+
+>>> import possym
+>>> possym.rope.frequencies(4).tolist()
+[1.0, 0.01]
 """
 
 from importlib import import_module
@@ -19,7 +22,7 @@ from possym.errors import (
     UnsupportedModelError,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "ConfigError",
     "DeviceError",
@@ -29,16 +32,35 @@ __all__ = [
     "Profile",
     "ResultsError",
     "UnsupportedModelError",
+    "capture",
+    "charts",
+    "claims",
+    "costs",
+    "ensembles",
+    "errors",
+    "experiments",
+    "kernels",
+    "models",
+    "monitor",
     "profile",
+    "profiling",
+    "results",
+    "rope",
+    "scores",
+    "sweeps",
+    "tasks",
+    "theory",
 ]
 
 
 def __getattr__(name: str):
     # Loaded on first use: torch and pandas take a second, and errors alone need neither.
     if name in ("Profile", "profile"):
-        from possym import profiling
-
-        return getattr(profiling, name)
-    if name == "monitor":
-        return import_module(".profiling.monitor", __name__)
+        return getattr(import_module("possym.profiling"), name)
+    if name in __all__:  # a room
+        return import_module(f"possym.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,6 +10,7 @@ import ipywidgets
 import torch
 from torch import Tensor
 
+from possym.charts.widgets import heat_table
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.last_token import attention, last_token_logits, swapped_attention
 from possym.errors import InputError, PossymError, require_type
@@ -178,21 +179,6 @@ class HopExplorer(Explorer):
         """Return the attention of the last token, one row per layer."""
         tokens = self.numbers["tokens"]
         return heat_table([(f"layer {layer}", tokens, row) for layer, row in enumerate(self.numbers["attention"])])
-
-
-def heat_table(rows: list[tuple[str, list[str], list[float]]]) -> str:
-    """Return rows of tokens as an HTML table, each cell shaded by its share of attention, which it also states."""
-    lines = []
-    for name, tokens, weights in rows:
-        cells = "".join(
-            f'<td style="padding:2px 5px;text-align:center;background:rgba(0,158,115,{weight:.3f})">{escape(token)}'
-            f"<br><small>{weight:.2f}</small></td>"
-            for token, weight in zip(tokens, weights, strict=True)
-        )
-        lines.append(
-            f'<tr><th scope="row" style="padding-right:8px;white-space:nowrap">{escape(name)}</th>{cells}</tr>'
-        )
-    return f'<div style="overflow-x:auto"><table>{"".join(lines)}</table></div>'
 
 
 def swap_explorer(model: GPTJEnsemble, task: NumberTask | LetterTask, seed: int = 0) -> SwapExplorer:

@@ -12,7 +12,7 @@ from torch import nn
 
 from possym.capture import Capture
 from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC
-from possym.ensembles.explorer import heat_table
+from possym.charts.widgets import heat_table
 from possym.errors import InputError, PossymError
 from possym.profiling import profile
 

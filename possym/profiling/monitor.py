@@ -28,7 +28,6 @@ import torch
 from torch import nn
 
 from possym.capture import Capture
-from possym.ensembles.schedule import evaluation_steps
 from possym.errors import (
     ConfigError,
     InputError,
@@ -42,6 +41,7 @@ from possym.profiling.profile import Profile
 from possym.profiling.prompts import check_number, read_blocks, read_prompts, read_queries
 from possym.profiling.scoring import ScoreCollector, score_prompts
 from possym.results import atomic_write, writing
+from possym.results.steps import evaluation_steps
 
 try:
     from transformers import PreTrainedModel, TrainerCallback
@@ -61,7 +61,7 @@ COLUMNS = (
 class Schedule:
     """Says after which updates to score: at `POINTS` points, denser early, or at fewer where these cost too much.
 
-    The points are those of `possym.ensembles.schedule.evaluation_steps`. While what is still to come would cost more
+    The points are those of `possym.results.steps.evaluation_steps`. While what is still to come would cost more
     than what
     remains of the share, every second point is left out, then every second of the rest, and so on. What an update and
     a scoring take is the median over the latest of them. The first and the last point always stay.

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from possym.ensembles.explorer import heat_table, hop_explorer, swap_explorer
+from possym.charts.widgets import heat_table
+from possym.ensembles.explorer import hop_explorer, swap_explorer
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.last_token import attention, last_token_logits, swapped_attention
 from possym.errors import InputError

@@ -14,10 +14,11 @@ from possym import ConfigError, InputError, ResultsError
 from possym.ensembles.checkpoints import is_finished, merge_checkpoints
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaEnsemble
-from possym.ensembles.schedule import TrainingConfig, evaluation_steps, learning_rates
+from possym.ensembles.schedule import TrainingConfig, learning_rates
 from possym.ensembles.streams import STREAMS, generator
 from possym.ensembles.token_table import TokenTable
 from possym.ensembles.training import Trainer, clip_factor
+from possym.results.steps import evaluation_steps
 
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 

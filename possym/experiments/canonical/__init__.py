@@ -30,7 +30,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from possym.ensembles.schedule import TrainingConfig, evaluation_steps
+from possym.ensembles.schedule import TrainingConfig
 from possym.ensembles.streams import generator
 from possym.ensembles.token_table import TokenTable
 from possym.ensembles.toy import Member, ToyEnsemble
@@ -38,6 +38,7 @@ from possym.ensembles.training import Trainer
 from possym.errors import ConfigError
 from possym.results import ExperimentConfig, Study, atomic_write, checkpoint_folder, choose_device
 from possym.results.devices import devices_of, side_by_side
+from possym.results.steps import evaluation_steps
 from possym.rope import frequencies
 from possym.scores import swap_scores
 from possym.tasks import IndexTask, PartialInductionTask, RetrievalTask

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from possym.charts import CATEGORIES
 from possym.charts.typography import percent
-from possym.ensembles.explorer import heat_table
+from possym.charts.widgets import heat_table
 from possym.ensembles.toy import Member, ToyEnsemble
 from possym.experiments.canonical import GRID, TASK_NAMES, angle, answer_tokens, make_task
 

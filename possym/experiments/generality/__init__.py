@@ -32,7 +32,6 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.ensemble import Ensemble
-from possym.ensembles.schedule import evaluation_steps
 from possym.ensembles.streams import generator
 from possym.ensembles.training import training_dtype
 from possym.errors import ConfigError, InputError, require_type
@@ -40,6 +39,7 @@ from possym.experiments.learning_dynamics import GAMMAS, accuracy_table, pure_he
 from possym.experiments.trained import EnsembleConfig, accuracy_by_hops, draw, held_out, task_named, train
 from possym.results import Study, checkpoint_folder, choose_device
 from possym.results.devices import devices_of
+from possym.results.steps import evaluation_steps
 
 NAME = "generality"
 SETTINGS = ("heads", "layers", "llama", "every-place", "shares", "mixed")

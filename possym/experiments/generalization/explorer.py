@@ -9,7 +9,7 @@ import ipywidgets
 import torch
 from torch import Tensor
 
-from possym.ensembles.explorer import heat_table
+from possym.charts.widgets import heat_table
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.errors import PossymError
 from possym.experiments.generalization.attending import all_frequencies, causal, rotate_pair

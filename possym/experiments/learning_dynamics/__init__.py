@@ -38,7 +38,6 @@ from torch import Tensor
 from possym.ensembles.ensemble import Ensemble, causal_attention
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.last_token import last_token_logits, query_logits
-from possym.ensembles.schedule import evaluation_steps
 from possym.ensembles.streams import generator
 from possym.ensembles.training import training_dtype
 from possym.errors import ConfigError, InputError, require_type
@@ -55,6 +54,7 @@ from possym.experiments.trained import (
 )
 from possym.results import Study, checkpoint_folder, choose_device
 from possym.results.devices import devices_of
+from possym.results.steps import evaluation_steps
 from possym.scores import purity, scores_by_temperature, swap_scores
 from possym.tasks import Batch
 

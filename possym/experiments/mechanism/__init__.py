@@ -41,7 +41,6 @@ from torch import Tensor
 
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.planes import dominant_frequency, plane_weights
-from possym.ensembles.schedule import evaluation_steps
 from possym.ensembles.streams import generator
 from possym.errors import ConfigError
 from possym.experiments.learning_dynamics import score_heads, tidy
@@ -60,6 +59,7 @@ from possym.experiments.trained import (
 )
 from possym.results import Study, checkpoint_folder, choose_device
 from possym.results.devices import devices_of
+from possym.results.steps import evaluation_steps
 from possym.tasks import Batch, LetterTask
 from possym.tasks.counterfactual import KINDS, TARGETS, conflicts
 

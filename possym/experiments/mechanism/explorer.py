@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from possym.charts.typography import percent
-from possym.ensembles.explorer import Explorer, heat_table
+from possym.charts.widgets import heat_table
+from possym.ensembles.explorer import Explorer
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.last_token import attention, last_token_logits
 from possym.ensembles.planes import plane_contents, plane_weights

@@ -8,13 +8,13 @@ import torch
 
 from possym import ConfigError
 from possym.ensembles.planes import dominant_frequency, plane_weights
-from possym.ensembles.schedule import evaluation_steps
 from possym.ensembles.streams import generator
 from possym.experiments import mechanism as study
 from possym.experiments import trained as ensembles
 from possym.experiments.mechanism import token_flow as mechanism
 from possym.experiments.mechanism.interventions import intervention
 from possym.experiments.mechanism.token_flow import functions, label
+from possym.results.steps import evaluation_steps
 from possym.tasks import Batch, LetterTask
 from possym.tasks.counterfactual import conflicts
 
