@@ -38,19 +38,31 @@ def jit(function):
 
 
 @jit
-def swap_terms(turned, moved, weight):
+def swap_terms(before, moved, weight):
     """Return weight · cos(v′, v) and weight · cos(v′, reverse(v)) from log₂ of the ratios of v and of v′.
 
     Ratios past e^±20 are cut there, as in `possym.scores.band_of_swaps`.
     """
-    r = tl.exp2(tl.minimum(tl.maximum(turned, -28.853901), 28.853901))
+    r = tl.exp2(tl.minimum(tl.maximum(before, -28.853901), 28.853901))
     s = tl.exp2(tl.minimum(tl.maximum(moved, -28.853901), 28.853901))
     share = weight * tl.rsqrt((r * r + 1.0) * (s * s + 1.0))
     return share * (r * s + 1.0), share * (r + s)
 
 
 @jit
-def head_kernel(relocated, larger, smaller, sums, count, stride, tiles, every, SIZE: tl.constexpr):
+def swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE: tl.constexpr):
+    """Return the weights of swaps, made as `possym.scores.SwapWeights` says."""
+    if RELATIVE:
+        weight = tl.exp2(tl.log2(tl.maximum(tl.abs(first_here - first_after), second_here)) * power)
+    else:
+        weight = tl.maximum(first_here * second_after, second_here * first_after)
+    return weight
+
+
+@jit
+def head_kernel(
+    relocated, first, second, sums, count, stride, tiles, every, power, RELATIVE: tl.constexpr, SIZE: tl.constexpr
+):
     """Sum swaps i < j of one head, whose rows of logits are ``stride`` apart, over some tiles of one strip of rows.
 
     Of a strip's tiles the program takes those whose columns are ``every`` apart.
@@ -67,12 +79,12 @@ def head_kernel(relocated, larger, smaller, sums, count, stride, tiles, every, S
     matrix = relocated + head * count * long
     diagonal = step * (stride + 1)
     logits_here = tl.load(matrix + row * (long + 1) + diagonal, mask=here, other=0.0)[:, None]
-    larger_here = tl.load(larger + head * count + i, mask=here, other=0.0)[:, None]
-    smaller_here = tl.load(smaller + head * count + i, mask=here, other=0.0)[:, None]
+    first_here = tl.load(first + head * count + i, mask=here, other=0.0)[:, None]
+    second_here = tl.load(second + head * count + i, mask=here, other=1.0)[:, None]
     straights = tl.zeros((SIZE, SIZE), tl.float32)
     crosseds = tl.zeros((SIZE, SIZE), tl.float32)
     weights = tl.zeros((SIZE, SIZE), tl.float32)
-    by_place = tl.zeros((SIZE, SIZE), tl.float32)
+    by_position = tl.zeros((SIZE, SIZE), tl.float32)
     by_content = tl.zeros((SIZE, SIZE), tl.float32)
     for column in range(row + (part // strips) * SIZE, count, every):
         j = column + step
@@ -83,10 +95,11 @@ def head_kernel(relocated, larger, smaller, sums, count, stride, tiles, every, S
         upper = tl.load(above, mask=here[:, None] & (j < stride)[None, :], other=0.0)
         lower = tl.trans(tl.load(below, mask=after[:, None] & (i < stride)[None, :], other=0.0))
         logits_after = tl.load(matrix + column * (long + 1) + diagonal, mask=after, other=0.0)[None, :]
-        larger_after = tl.load(larger + head * count + j, mask=after, other=0.0)[None, :]
-        smaller_after = tl.load(smaller + head * count + j, mask=after, other=0.0)[None, :]
+        first_after = tl.load(first + head * count + j, mask=after, other=0.0)[None, :]
+        second_after = tl.load(second + head * count + j, mask=after, other=0.0)[None, :]
         swap = here[:, None] & after[None, :] & (i[:, None] < j[None, :])
-        weight = tl.where(swap, tl.maximum(larger_here * smaller_after, smaller_here * larger_after), 0.0)
+        weight = swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE)
+        weight = tl.where(swap, weight, 0.0)
         straight, crossed = swap_terms((logits_after - logits_here) * 1.4426950, (upper - lower) * 1.4426950, weight)
         straights += straight
         crosseds += crossed
@@ -94,35 +107,35 @@ def head_kernel(relocated, larger, smaller, sums, count, stride, tiles, every, S
         # The two squared deviations of `possym.scores.exclusion`, of both entries of the swap.
         far_here, near_here = upper - logits_after, upper - logits_here
         far_after, near_after = lower - logits_here, lower - logits_after
-        by_place += tl.where(swap, far_here * far_here + far_after * far_after, 0.0)
+        by_position += tl.where(swap, far_here * far_here + far_after * far_after, 0.0)
         by_content += tl.where(swap, near_here * near_here + near_after * near_after, 0.0)
-    place = sums + (head * tiles + part) * 5
-    tl.store(place, tl.sum(tl.sum(straights, 1), 0))
-    tl.store(place + 1, tl.sum(tl.sum(crosseds, 1), 0))
-    tl.store(place + 2, tl.sum(tl.sum(weights, 1), 0))
-    tl.store(place + 3, tl.sum(tl.sum(by_place, 1), 0))
-    tl.store(place + 4, tl.sum(tl.sum(by_content, 1), 0))
+    target = sums + (head * tiles + part) * 5
+    tl.store(target, tl.sum(tl.sum(straights, 1), 0))
+    tl.store(target + 1, tl.sum(tl.sum(crosseds, 1), 0))
+    tl.store(target + 2, tl.sum(tl.sum(weights, 1), 0))
+    tl.store(target + 3, tl.sum(tl.sum(by_position, 1), 0))
+    tl.store(target + 4, tl.sum(tl.sum(by_content, 1), 0))
 
 
 @jit
-def plane_kernel(keys, turned, larger, smaller, sums, count, tiles, SIZE: tl.constexpr):
+def plane_kernel(keys, rotated, first, second, sums, count, tiles, power, RELATIVE: tl.constexpr, SIZE: tl.constexpr):
     """Sum all swaps i < j of one plane whose i lies in one strip of rows."""
     planes = tl.num_programs(0) // tiles
     strip = tl.program_id(0) // planes  # the longest strips come first
     plane = (tl.program_id(0) % planes).to(tl.int64)
     keys += plane * 2 * count
-    turned += plane * 2 * count
-    larger += plane * count
-    smaller += plane * count
+    rotated += plane * 2 * count
+    first += plane * count
+    second += plane * count
     i = strip * SIZE + tl.arange(0, SIZE)
     here = i < count
     key_x = tl.load(keys + i, mask=here, other=0.0)[:, None]
     key_y = tl.load(keys + count + i, mask=here, other=0.0)[:, None]
-    turned_x = tl.load(turned + i, mask=here, other=0.0)[:, None]
-    turned_y = tl.load(turned + count + i, mask=here, other=0.0)[:, None]
-    larger_here = tl.load(larger + i, mask=here, other=0.0)[:, None]
-    smaller_here = tl.load(smaller + i, mask=here, other=0.0)[:, None]
-    logits_here = key_x * turned_x + key_y * turned_y
+    rotated_x = tl.load(rotated + i, mask=here, other=0.0)[:, None]
+    rotated_y = tl.load(rotated + count + i, mask=here, other=0.0)[:, None]
+    first_here = tl.load(first + i, mask=here, other=0.0)[:, None]
+    second_here = tl.load(second + i, mask=here, other=1.0)[:, None]
+    logits_here = key_x * rotated_x + key_y * rotated_y
     straights = tl.zeros((SIZE, SIZE), tl.float32)
     crosseds = tl.zeros((SIZE, SIZE), tl.float32)
     weights = tl.zeros((SIZE, SIZE), tl.float32)
@@ -131,29 +144,28 @@ def plane_kernel(keys, turned, larger, smaller, sums, count, tiles, SIZE: tl.con
         after = j < count
         x = tl.load(keys + j, mask=after, other=0.0)[None, :]
         y = tl.load(keys + count + j, mask=after, other=0.0)[None, :]
-        u = tl.load(turned + j, mask=after, other=0.0)[None, :]
-        v = tl.load(turned + count + j, mask=after, other=0.0)[None, :]
-        larger_after = tl.load(larger + j, mask=after, other=0.0)[None, :]
-        smaller_after = tl.load(smaller + j, mask=after, other=0.0)[None, :]
-        weight = tl.maximum(larger_here * smaller_after, smaller_here * larger_after)
-        weight = tl.where(i[:, None] < j[None, :], weight, 0.0)
-        moved = (key_x * u + key_y * v) - (x * turned_x + y * turned_y)
+        u = tl.load(rotated + j, mask=after, other=0.0)[None, :]
+        v = tl.load(rotated + count + j, mask=after, other=0.0)[None, :]
+        first_after = tl.load(first + j, mask=after, other=0.0)[None, :]
+        second_after = tl.load(second + j, mask=after, other=0.0)[None, :]
+        weight = swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE)
+        weight = tl.where(after[None, :] & (i[:, None] < j[None, :]), weight, 0.0)
+        moved = (key_x * u + key_y * v) - (x * rotated_x + y * rotated_y)
         straight, crossed = swap_terms((x * u + y * v) - logits_here, moved, weight)
         straights += straight
         crosseds += crossed
         weights += weight
-    place = sums + (plane * tiles + strip) * 3
-    tl.store(place, tl.sum(tl.sum(straights, 1), 0))
-    tl.store(place + 1, tl.sum(tl.sum(crosseds, 1), 0))
-    tl.store(place + 2, tl.sum(tl.sum(weights, 1), 0))
+    target = sums + (plane * tiles + strip) * 3
+    tl.store(target, tl.sum(tl.sum(straights, 1), 0))
+    tl.store(target + 1, tl.sum(tl.sum(crosseds, 1), 0))
+    tl.store(target + 2, tl.sum(tl.sum(weights, 1), 0))
 
 
-def head_sums(relocated: Tensor, larger: Tensor, smaller: Tensor) -> Tensor:
+def head_sums(relocated: Tensor, first: Tensor, second: Tensor, power: float) -> Tensor:
     """Return five sums over all swaps (..., 5) of relocated logits (..., T, T).
 
     In turn: weight · cos(v′, v), weight · cos(v′, reverse(v)), the weights, and the positional and symbolic deviations
-    of `possym.scores.exclusion`. The weight of a swap is the larger of larger_i · smaller_j and smaller_i · larger_j,
-    both vectors (..., T).
+    of `possym.scores.exclusion`. The weights are made as `possym.scores.SwapWeights` says.
     """
     count, shape = relocated.shape[-1], relocated.shape[:-2]
     tiles = triton.cdiv(count, SIZE) * SHARES
@@ -161,8 +173,8 @@ def head_sums(relocated: Tensor, larger: Tensor, smaller: Tensor) -> Tensor:
     relocated = in_rows(relocated)
     with device_context(relocated):
         head_kernel[(len(sums) * tiles,)](
-            relocated, larger.contiguous(), smaller.contiguous(), sums, count, relocated.stride(-2), tiles,
-            SHARES * SIZE, SIZE=SIZE, num_warps=4,
+            relocated, first.contiguous(), second.contiguous(), sums, count, relocated.stride(-2), tiles,
+            SHARES * SIZE, float(power), RELATIVE=power > 0, SIZE=SIZE, num_warps=4,
         )  # fmt: skip
     return sums.sum(1).view(*shape, 5)
 
@@ -173,18 +185,18 @@ def in_rows(x: Tensor) -> Tensor:
     return x if x.stride() == strides else x.contiguous()
 
 
-def plane_sums(keys: Tensor, turned: Tensor, larger: Tensor, smaller: Tensor) -> Tensor:
-    """Return the first three sums of `head_sums` (..., 3) for planes whose relocated logits are keysᵀ · turned.
+def plane_sums(keys: Tensor, rotated: Tensor, first: Tensor, second: Tensor, power: float) -> Tensor:
+    """Return the first three sums of `head_sums` (..., 3) for planes whose relocated logits are keysᵀ · rotated.
 
-    keys and turned are (..., 2, T): key contents, and the query as each place sees it.
+    keys and rotated are (..., 2, T): key contents, and the query as each position sees it.
     """
     count, shape = keys.shape[-1], keys.shape[:-2]
     strips = triton.cdiv(count, PLANE_SIZE)
     sums = keys.new_empty(shape.numel(), strips, 3)
     with device_context(keys):
         plane_kernel[(len(sums) * strips,)](
-            (keys * 1.4426950408889634).contiguous(), turned.contiguous(), larger.contiguous(), smaller.contiguous(),
-            sums, count, strips, SIZE=PLANE_SIZE, num_warps=4,
+            (keys * 1.4426950408889634).contiguous(), rotated.contiguous(), first.contiguous(), second.contiguous(),
+            sums, count, strips, float(power), RELATIVE=power > 0, SIZE=PLANE_SIZE, num_warps=4,
         )  # fmt: skip
     return sums.sum(1).view(*shape, 3)
 
@@ -208,7 +220,7 @@ def triton_available(device: torch.device) -> bool:
         return False
     tiny = torch.ones(2, 2, device=device)
     try:
-        sums = head_sums(tiny, tiny[0], tiny[0])[:3], plane_sums(tiny, tiny, tiny[0], tiny[0])
+        sums = head_sums(tiny, tiny[0], tiny[0], 0.0)[:3], plane_sums(tiny, tiny, tiny[0], tiny[0], 0.0)
         return all(bool(x.isfinite().all()) for x in sums)
     except Exception as error:  # a missing compiler, an old driver, an old card: each has an exception of its own
         warnings.warn(

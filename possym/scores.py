@@ -27,8 +27,9 @@ from possym import kernels
 from possym.errors import InputError, require_type
 from possym.rope import as_complex, as_float, as_positions, check_planes
 
-# What `possym.profile` scores with unless told otherwise; chapter 03 has the calibration that decides it.
-DEFAULT_TEMPERATURE, DEFAULT_RELATIVE = 0.1, False
+# What `possym.profile` scores with unless told otherwise; the calibration in chapter 03 decided it.
+DEFAULT_TEMPERATURE, DEFAULT_RELATIVE = 1.0, True
+TINY = 1e-30  # what a relative difference of attention counts at least
 
 
 class Scores(NamedTuple):
@@ -145,8 +146,9 @@ def swap_scores(
     For each pair of blocks let v hold the mean attention of the first and the second place, and v′ the same
     after the swap. A positional head leaves v as it is, a symbolic head reverses it:
     positional = Σ α cos(v′, v), symbolic = Σ α cos(v′, reverse(v)), where α is a softmax over all pairs of
-    |difference of the two blocks' attention| / ``temperature``. With ``relative`` that difference is divided by the
-    largest of all pairs, so that what else is attended cannot flatten α, however much it takes.
+    δ / ``temperature``, δ being the difference of the two blocks' attention. With ``relative`` it is a softmax of
+    log δ / ``temperature``: swaps count in proportion to δ^(1/τ), at τ = 1 to δ itself. What is attended but not moved
+    divides every δ by one number, so it cannot change such weights, however much it takes.
 
     Blocks of equal length exchange their tokens one for one: token t of one goes to place t of the other.
     Where lengths differ, the first place begins where the first block began, the second ends where the second
@@ -161,7 +163,7 @@ def swap_scores(
         blocks: None for single tokens, else (start, stop) pairs in order and not overlapping, at least two.
             Keys outside every block take part in the attention.
         temperature: τ of the weights α, positive. 2605.31558 uses 1e-4.
-        relative: measure differences of attention in units of the largest one.
+        relative: weigh swaps by ratios of their differences. `possym.profile` does, at τ = 1.
 
     Returns:
         `Scores`; entropy, in nats, of the attention before any swap.
@@ -181,8 +183,8 @@ def swap_scores(
     attention, entropy = attend(logits, extra_logits)
     stakes = swap_stakes(logits, attention, spans, relative)
     if spans is None:
-        return Scores(*token_swaps(relocated, swap_weights(stakes, temperature))[:2], entropy)
-    return Scores(*block_swaps(relocated, stakes, *spans, temperature), entropy)
+        return Scores(*token_swaps(relocated, swap_weights(stakes, temperature, relative))[:2], entropy)
+    return Scores(*block_swaps(relocated, stakes, *spans, temperature, relative), entropy)
 
 
 def effective_swaps(
@@ -210,7 +212,7 @@ def effective_swaps(
     >>> logits, sink = torch.tensor([0.0, 0.0, 9.0]), torch.tensor([20.0])
     >>> [round(float(effective_swaps(logits, extra_logits=x, temperature=0.1)), 2) for x in (None, sink)]
     [2.0, 3.0]
-    >>> round(float(effective_swaps(logits, extra_logits=sink, temperature=0.1, relative=True)), 2)
+    >>> round(float(effective_swaps(logits, extra_logits=sink, temperature=1.0, relative=True)), 2)
     2.0
     """
     logits = as_float(logits, "logits")
@@ -220,7 +222,8 @@ def effective_swaps(
         raise InputError("logits holds values that are not finite: leave masked keys out, and check the model")
     extra_logits, spans, temperature = check_swaps(logits, extra_logits, blocks, temperature, relative)
     attention, _ = attend(logits, extra_logits)
-    return count_swaps(swap_stakes(logits, attention, spans, relative), temperature)
+    stakes = swap_stakes(logits, attention, spans, relative)
+    return count_relative_swaps(stakes, temperature) if relative else count_swaps(stakes, temperature)
 
 
 def scores_and_exclusion(
@@ -242,9 +245,9 @@ def scores_and_exclusion(
     attention, entropy = attend(logits, extra_logits)
     stakes = swap_stakes(logits, attention, spans, relative)
     if spans is None:
-        positional, symbolic, *both = token_swaps(relocated, swap_weights(stakes, temperature))
+        positional, symbolic, *both = token_swaps(relocated, swap_weights(stakes, temperature, relative))
     else:
-        (positional, symbolic), both = block_swaps(relocated, stakes, *spans, temperature), []
+        (positional, symbolic), both = block_swaps(relocated, stakes, *spans, temperature, relative), []
     return Scores(positional, symbolic, entropy), bounded(logits, *(both or deviations(relocated)))
 
 
@@ -279,7 +282,8 @@ def head_scores(
     logits = capped((contents * places).sum(-1))
     attention, entropy = attend(logits, extra_logits)
     stakes = swap_stakes(logits, attention, None, relative)
-    larger, smaller = (x.reshape(-1, count) for x in swap_weights(stakes, temperature))
+    weights = swap_weights(stakes, temperature, relative)
+    first, second = weights.first.reshape(-1, count), weights.second.reshape(-1, count)
     contents = contents.reshape(-1, *contents.shape[-2:])
     # On a GPU rows start at whole vectors of memory: the sums over swaps read them up to a tenth faster.
     places = F.pad(places, (0, 0, 0, -count % 16 if places.is_cuda else 0)).mT
@@ -288,7 +292,7 @@ def head_scores(
     for start in range(0, len(contents), step):
         some = slice(start, start + step)
         relocated = capped(contents[some] @ places)[..., :count]
-        positional, symbolic, *both = token_swaps(relocated, (larger[some], smaller[some]))
+        positional, symbolic, *both = token_swaps(relocated, SwapWeights(first[some], second[some], weights.power))
         found.append(torch.stack([positional, symbolic, *(both or deviations(relocated))]))
         del relocated
     positional, symbolic, *both = torch.cat(found, 1).view(4, *shape)
@@ -305,7 +309,7 @@ def scores_by_temperature(
     tensor([1., 1.])
     """
     attention, _ = attend(relocated.diagonal(dim1=-2, dim2=-1), extra_logits)
-    found = [token_swaps(relocated, swap_weights(attention, temperature))[:2] for temperature in temperatures]
+    found = [token_swaps(relocated, swap_weights(attention, temperature, False))[:2] for temperature in temperatures]
     positional, symbolic = (torch.stack(scores) for scores in zip(*found, strict=True))
     return positional, symbolic
 
@@ -328,7 +332,7 @@ def plane_scores(
     """
     logits = (keys * turned).sum(-2)
     attention, entropy = attend(logits, extra_logits)
-    weights = swap_weights(swap_stakes(logits, attention, None, relative), temperature)
+    weights = swap_weights(swap_stakes(logits, attention, None, relative), temperature, relative)
     if kernels.supported(keys):
         straight, crossed, total = kernels.plane_sums(keys, turned, *weights).unbind(-1)
         return Scores(straight / total, crossed / total, entropy), logits
@@ -352,7 +356,7 @@ def attend(logits: Tensor, extra_logits: Tensor | None) -> tuple[Tensor, Tensor]
 
 
 def swap_stakes(logits: Tensor, attention: Tensor, spans: tuple[Tensor, Tensor] | None, relative: bool) -> Tensor:
-    """Return what each token or block holds (..., N): α is a softmax of the differences of it, divided by τ.
+    """Return what each token or block holds (..., N), whose differences weigh the swaps.
 
     That is its mean attention or, if ``relative``, its place between the least and the most attended, from 0 to 1. The
     latter comes from the logits, since the attention may have underflowed or been rounded.
@@ -362,8 +366,9 @@ def swap_stakes(logits: Tensor, attention: Tensor, spans: tuple[Tensor, Tensor] 
     if spans is not None:
         logits = over_spans(lambda a, b: logits[..., a:b].logsumexp(-1) - math.log(b - a), *spans)
     most, least = logits.amax(-1, keepdim=True), logits.amin(-1, keepdim=True)
-    lost = (least - most).expm1()  # by how much the least attended lies below the most, in units of the latter
-    return 1 - (logits - most).expm1() / torch.where(lost < 0, lost, 1)
+    # e^l − e^least as e^l (1 − e^(least − l)) loses no digits where attention is little, nor where it hardly differs.
+    largest = -(least - most).expm1()
+    return (logits - most).exp() * -(least - logits).expm1() / torch.where(largest > 0, largest, 1)
 
 
 def over_spans(of_span: Callable[[int, int], Tensor], starts: Tensor, stops: Tensor) -> Tensor:
@@ -371,8 +376,27 @@ def over_spans(of_span: Callable[[int, int], Tensor], starts: Tensor, stops: Ten
     return torch.stack([of_span(a, b) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)], -1)
 
 
+def least_gap(stakes: Tensor) -> Tensor:
+    """Return what a difference of relative stakes (..., N) counts at least (..., 1): 1 where there is no difference."""
+    return torch.where(stakes.amax(-1, keepdim=True) > stakes.amin(-1, keepdim=True), TINY, 1.0).to(stakes)
+
+
+def count_relative_swaps(stakes: Tensor, temperature: float) -> Tensor:
+    """Return exp(H(α)), float64, of relative weights, a band of rows at a time."""
+    count, floor = stakes.shape[-1], least_gap(stakes).unsqueeze(-1)
+    total, logs = (stakes.new_zeros(stakes.shape[:-1], dtype=torch.float64) for _ in range(2))
+    rows = band_rows(stakes)
+    for start in range(0, count - 1, rows):
+        gap = (stakes[..., start : start + rows].unsqueeze(-1) - stakes[..., start:].unsqueeze(-2)).abs()
+        log = torch.maximum(gap, floor).log() / temperature
+        weight = log.exp().triu(1)
+        total += weight.sum((-2, -1), dtype=torch.float64)
+        logs += (weight * log).sum((-2, -1), dtype=torch.float64)
+    return (total.log() - logs / total).exp()
+
+
 def count_swaps(stakes: Tensor, temperature: float) -> Tensor:
-    """Return exp(H(α)), float64, from what each token or block holds (..., N).
+    """Return exp(H(α)), float64, of absolute weights, from what each token or block holds (..., N).
 
     Sorted from the most attended on, a swap's weight is a product of one factor each, as in `swap_weights`, and both
     Σ w and Σ w log w are sums of products with running totals: no pair is visited.
@@ -387,7 +411,7 @@ def count_swaps(stakes: Tensor, temperature: float) -> Tensor:
 
 
 def block_swaps(
-    relocated: Tensor, stakes: Tensor, starts: Tensor, stops: Tensor, temperature: float
+    relocated: Tensor, stakes: Tensor, starts: Tensor, stops: Tensor, temperature: float, relative: bool
 ) -> tuple[Tensor, Tensor]:
     """Return Σ α cos(v′, v) and Σ α cos(v′, reverse(v)) over all pairs of blocks."""
     first, second = torch.triu_indices(len(starts), len(starts), 1, device=relocated.device)
@@ -400,21 +424,36 @@ def block_swaps(
         run_mean(relocated, starts[first], stops[second] - lengths[first], lengths[first]),
     )
     same, crossed = pair_cosines(*before, *after)
-    weight = ((stakes[..., first] - stakes[..., second]).abs() / temperature).softmax(-1)
+    gap = (stakes[..., first] - stakes[..., second]).abs()
+    weight = ((torch.maximum(gap, least_gap(stakes)).log() if relative else gap) / temperature).softmax(-1)
     return (weight * same).sum(-1), (weight * crossed).sum(-1)
 
 
-def swap_weights(stakes: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return two vectors (..., T) whose products are the weights of swaps, see `band_of_swaps`.
+class SwapWeights(NamedTuple):
+    """Two vectors (..., T) of which every swap's weight is made, and how.
 
-    α needs no exponential of its own: |d_i − d_j| = (max − min) − (max − d_larger) − (d_smaller − min).
+    Where ``power`` is 0, the weight is the larger of first_i · second_j and second_i · first_j. Else it is the larger
+    of |first_i − first_j| and second_i, to this power.
     """
+
+    first: Tensor
+    second: Tensor
+    power: float
+
+
+def swap_weights(stakes: Tensor, temperature: float, relative: bool) -> SwapWeights:
+    """Return the weights of swaps from what each token holds (..., T).
+
+    Absolute ones need no exponential of a swap: |d_i − d_j| = (max − min) − (max − d_larger) − (d_smaller − min).
+    """
+    if relative:
+        return SwapWeights(stakes, least_gap(stakes).expand_as(stakes), 1 / temperature)
     larger = ((stakes - stakes.amax(-1, keepdim=True)) / temperature).exp()
     smaller = ((stakes.amin(-1, keepdim=True) - stakes) / temperature).exp()
-    return larger, smaller
+    return SwapWeights(larger, smaller, 0.0)
 
 
-def token_swaps(relocated: Tensor, weights: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+def token_swaps(relocated: Tensor, weights: SwapWeights) -> tuple[Tensor, ...]:
     """Return Σ α cos(v′, v) and Σ α cos(v′, reverse(v)) over all pairs of single tokens.
 
     Where kernels do it, the two deviations of `exclusion` come along from the same pass.
@@ -429,7 +468,7 @@ def token_swaps(relocated: Tensor, weights: tuple[Tensor, Tensor]) -> tuple[Tens
 
 
 def swap_bands(
-    logits: Tensor, weights: tuple[Tensor, Tensor], band: Callable[[slice, slice], tuple[Tensor, Tensor]]
+    logits: Tensor, weights: SwapWeights, band: Callable[[slice, slice], tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
     """Return the two sums of `token_swaps`, a band of rows at a time, so that a CPU's cache holds it.
 
@@ -437,13 +476,18 @@ def swap_bands(
     ``after`` at the places ``here``, both with ``here`` as rows.
     """
     count = logits.shape[-1]
-    rows = max(1, (2**24 if logits.is_cuda else 2**16 * torch.get_num_threads()) // (logits.numel() or 1))
+    rows = band_rows(logits)
     totals = 0
     for start in range(0, count - 1, rows):
         here, after = slice(start, start + rows), slice(start, count)
-        vectors = (vector[..., part] for vector in (logits, *weights) for part in (here, after))
-        totals = totals + band_of_swaps(*band(here, after), *vectors)
+        vectors = (vector[..., part] for vector in (logits, *weights[:2]) for part in (here, after))
+        totals = totals + band_of_swaps(*band(here, after), *vectors, weights.power)
     return totals[0] / totals[2], totals[1] / totals[2]
+
+
+def band_rows(vectors: Tensor) -> int:
+    """Return how many rows of all heads' matrices (..., T, T) are worked on at once, given vectors (..., T) of them."""
+    return max(1, (2**24 if vectors.is_cuda else 2**16 * torch.get_num_threads()) // (vectors.numel() or 1))
 
 
 def band_of_swaps(
@@ -451,12 +495,15 @@ def band_of_swaps(
     lower: Tensor,
     logits_here: Tensor,
     logits_after: Tensor,
-    larger_here: Tensor,
-    larger_after: Tensor,
-    smaller_here: Tensor,
-    smaller_after: Tensor,
+    first_here: Tensor,
+    first_after: Tensor,
+    second_here: Tensor,
+    second_after: Tensor,
+    power: float,
 ) -> Tensor:
     """Return the sums of weight · cos(v′, v), of weight · cos(v′, reverse(v)) and of the weights over a band (3, ...).
+
+    Weights are made as `SwapWeights` says.
 
     With r and s the ratios of the two entries of v and of v′, the cosines are (1 + rs)/n and (r + s)/n where
     n² = (1 + r²)(1 + s²). Ratios past e^±limit are cut there: the cosines change by less than rounding, and n² stays
@@ -465,8 +512,13 @@ def band_of_swaps(
     limit = 100.0 if upper.dtype == torch.float64 else 20.0
     r = (logits_after.unsqueeze(-2) - logits_here.unsqueeze(-1)).clamp_(-limit, limit).exp_()
     s = (upper - lower).clamp_(-limit, limit).exp_()
-    weight = larger_here.unsqueeze(-1) * smaller_after.unsqueeze(-2)
-    weight = torch.maximum(weight, smaller_here.unsqueeze(-1) * larger_after.unsqueeze(-2)).triu_(1)
+    if power:
+        gap = (first_here.unsqueeze(-1) - first_after.unsqueeze(-2)).abs()
+        weight = torch.maximum(gap, second_here.unsqueeze(-1))
+        weight = (weight if power == 1 else weight.pow(power)).triu_(1)
+    else:
+        weight = first_here.unsqueeze(-1) * second_after.unsqueeze(-2)
+        weight = torch.maximum(weight, second_here.unsqueeze(-1) * first_after.unsqueeze(-2)).triu_(1)
     one = upper.new_ones(())
     share = torch.addcmul(one, r, r).mul_(torch.addcmul(one, s, s)).rsqrt_() * weight
     straight, crossed = share * torch.addcmul(one, r, s), share * (r + s)

@@ -63,7 +63,7 @@ def swap_scores(
         symbolic.append(cosine(new, old.flip(0)))
         weights.append(abs(stakes[i] - stakes[j]))
     differences = torch.stack(weights)
-    alpha = (differences / (temperature * (differences.max() if relative else 1))).softmax(0)
+    alpha = ((differences.log() if relative else differences) / temperature).softmax(0)
     entropy = -(before * before.log().nan_to_num(neginf=0.0)).sum()
     positional, symbolic = (torch.tensor(values, dtype=torch.float64) for values in (positional, symbolic))
     count = math.exp(-sum(float(a) * math.log(a) for a in alpha if a > 0))

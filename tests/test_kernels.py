@@ -30,7 +30,9 @@ def one_by_one(relocated, own, temperature, relative=False):
         crossed.append(torch.cosine_similarity(after, before.flip(0), 0))
         gaps.append((stakes[i] - stakes[j]).abs())
     gaps = torch.stack(gaps)
-    alpha = (gaps / temperature / (gaps.max() if relative else 1)).softmax(0)
+    if relative:
+        gaps = gaps.clamp(min=1e-300).log()  # where all are 0, all count alike
+    alpha = (gaps / temperature).softmax(0)
     positional = sum((relocated[a, b] - logits[b]) ** 2 for a in range(count) for b in range(count))
     symbolic = sum((relocated[a, b] - logits[a]) ** 2 for a in range(count) for b in range(count))
     entropy = torch.special.entr(attention).sum()
@@ -42,7 +44,9 @@ def drawn(*shape, seed=0, size=3.0):
 
 
 @COUNTS
-@pytest.mark.parametrize("temperature, relative", [(1e-2, False), (0.1, False), (10.0, False), (0.1, True)])
+@pytest.mark.parametrize(
+    "temperature, relative", [(1e-2, False), (0.1, False), (10.0, False), (1.0, True), (0.3, True)]
+)
 def test_heads_agree_with_swapping_one_by_one(device, count, temperature, relative):
     relocated, own = drawn(2, count, count + 5)[..., :count], drawn(2, 2, seed=1, size=12.0 if relative else 3.0)
     scores, found = scores_and_exclusion(relocated.to(device), own.to(device), None, temperature, relative)
@@ -86,15 +90,17 @@ def test_planes_agree_with_swapping_one_by_one(device, count, relative):
 
 @pytest.mark.parametrize("size", [0.0, 1e2, 1e4])
 @pytest.mark.parametrize("kind", ["drawn", "ties", "by place", "by content"])
-def test_large_equal_and_tied_logits(device, size, kind):
+@pytest.mark.parametrize("relative", [False, True])
+def test_large_equal_and_tied_logits(device, size, kind, relative):
     relocated = {
         "drawn": drawn(70, 70, size=size),
         "ties": drawn(70, 70).round() * size,
         "by place": drawn(70, size=size).expand(70, 70),
         "by content": drawn(70, 1, size=size).expand(70, 70),
     }[kind]
-    scores, found = scores_and_exclusion(relocated.to(device), torch.zeros(1, device=device), None, 0.1)
-    exact = one_by_one(relocated.double(), torch.zeros(1).double(), 0.1)
+    own, temperature = torch.zeros(1), 1.0 if relative else 0.1
+    scores, found = scores_and_exclusion(relocated.to(device), own.to(device), None, temperature, relative)
+    exact = one_by_one(relocated.double(), own.double(), temperature, relative)
     assert [x.item() for x in scores] == pytest.approx(exact[:3], abs=1e-5)
     assert found.bound.item() == pytest.approx(sum(exact[3:]) / 70**2, rel=1e-5, abs=1e-6)
     if size == 0:

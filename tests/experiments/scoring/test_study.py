@@ -45,10 +45,10 @@ def test_scores_are_those_of_swapping_one_by_one_and_of_the_library(kind):
         expected = one_by_one(head.double(), sink, weighting, temperature)
         assert found[:2, w, s].tolist() == pytest.approx(expected[:2], abs=2e-4)
         assert found[2, w, s].item() == pytest.approx(expected[2], rel=2e-3)
-        if weighting != "proportional":
+        if weighting != "relative":
             logits = head.diagonal()
             extra = logits.logsumexp(0, keepdim=True) + torch.tensor([sink / (1 - sink)]).log() if sink else None
-            options = dict(extra_logits=extra, temperature=temperature, relative=weighting == "relative")
+            options = dict(extra_logits=extra, temperature=temperature, relative=weighting == "proportional")
             scores = swap_scores(head, **options)
             assert found[:2, w, s].tolist() == pytest.approx([x.item() for x in scores[:2]], abs=1e-3)
             assert found[2, w, s].item() == pytest.approx(effective_swaps(logits, **options).item(), rel=5e-3)
