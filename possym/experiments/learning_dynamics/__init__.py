@@ -14,8 +14,12 @@ Tables of the study (steps count updates, hops = 0 means all together):
 - ``timing``: task, learning_rate, phase, seconds
 - ``variants``: task, seed, step, layer, head, query, temperature, positional, symbolic: the scores with other
   temperatures and with the query at other places, see `score_variants`; every `THINNED` th evaluation and the last
+- ``best``: task, seed, step, hops, accuracy, loss, count: as the test rows of ``accuracy``, of each member's weights at
+  its best validation, which was at ``step``; see `possym.experiments.trained.trained`
 - ``rate_accuracy``, ``rate_scores``: as ``accuracy`` and ``scores``, of fewer members trained at other learning
   rates; a column learning_rate
+- ``rule_accuracy``, ``rule_scores``, ``rule_heads``, ``rule_best``: as those without ``rule_``, of fewer members
+  trained on the letter task with another rule for tokens off the path, see `possym.tasks.LetterTask`; task is its name
 Arrays: the final weights of the first `STORED` members of each task in float16, named task.parameter; `trained_model`
 makes a model of them.
 
@@ -51,6 +55,7 @@ from possym.experiments.trained import (
     memory_chunks,
     task_named,
     train,
+    trained,
 )
 from possym.results import Study, checkpoint_folder, choose_device
 from possym.results.devices import devices_of
@@ -87,6 +92,9 @@ class Config(EnsembleConfig):
     temperatures: tuple[float, ...] = (1e-4, 1e-2, 1e-1)
     other_rates: tuple[float, ...] = (3e-4, 1e-3)
     other_members: int = 8
+
+    other_rules: ClassVar[tuple[str, ...]] = ("letter_any",)
+    rule_members: ClassVar[int] = 8
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {
@@ -131,6 +139,11 @@ class Config(EnsembleConfig):
             other_members=1,
         )
 
+    def of_rule(self) -> Self:
+        """Return this configuration with fewer members and no variants, for another rule of the letter task."""
+        members = min(self.rule_members, self.members)
+        return dataclasses.replace(self, members=members, temperatures=(), other_rates=(), other_members=1)
+
 
 def run(config: Config) -> Study:
     """Train both tasks' members and score their heads; an interrupted run goes on from its checkpoints."""
@@ -147,15 +160,27 @@ def run(config: Config) -> Study:
             for table in ("accuracy", "scores"):
                 found[f"rate_{table}"] = found.get(f"rate_{table}", []) + other[table]
             found["timing"] += other["timing"]
-        for table, frames in found.items():
-            for frame in frames:
-                frame.insert(0, "task", name)
-            tables.setdefault(table, []).extend(frames)
+        add(tables, found, name)
+    for name in config.other_rules if "letter" in config.tasks else ():
+        other, _ = run_task(name, config.of_rule(), device, folder / name)
+        add(tables, {f"rule_{table}": other[table] for table in ("accuracy", "scores", "best")}, name)
+        add(tables, {"timing": other["timing"]}, name)
     joined = {table: pd.concat(frames, ignore_index=True) for table, frames in tables.items()}
-    for table in ("accuracy", "scores", "training", "variants"):
+    for table in joined.keys() - {"timing", "rate_accuracy", "rate_scores"}:
         del joined[table]["learning_rate"]
-    joined["heads"] = pd.concat([pure_heads(joined["scores"], gamma) for gamma in GAMMAS], ignore_index=True)
+    for kind in ("", "rule_"):
+        if f"{kind}scores" in joined:
+            heads = [pure_heads(joined[f"{kind}scores"], gamma) for gamma in GAMMAS]
+            joined[f"{kind}heads"] = pd.concat(heads, ignore_index=True)
     return Study(joined, arrays, {"seeds": config.seeds(), "devices": len(devices_of(device))})
+
+
+def add(tables: dict[str, list[pd.DataFrame]], found: dict[str, list[pd.DataFrame]], task: str) -> None:
+    """Put one task's tables behind those of the others."""
+    for table, frames in found.items():
+        for frame in frames:
+            frame.insert(0, "task", task)
+        tables.setdefault(table, []).extend(frames)
 
 
 def run_task(
@@ -169,15 +194,22 @@ def run_task(
     measured = partial(evaluation, name, config)
     model, result = train(name, config, device, checkpoints, evaluation=measured, evaluate_at=points)
     clock = time.perf_counter()
+    seeds = config.seeds()
     final = {key: value[None] for key, value in accuracy_by_hops(model, test, config.hops).items()}
+    best = {
+        key: value[None]
+        for key, value in accuracy_by_hops(trained(name, config, device, "best"), test, config.hops).items()
+    }
+    chosen = accuracy_table(best, [0], seeds, "test", test, config.hops).drop(columns="split")
+    chosen["step"] = chosen["seed"].map(dict(zip(seeds, result.best_steps.tolist(), strict=True)))
     phases = {
         "data": prepared,
         "training": result.seconds_training,
         "evaluation": result.seconds_evaluation,
         "test": time.perf_counter() - clock,
     }
-    seeds = config.seeds()
     tables = {
+        "best": [chosen],
         "accuracy": [
             accuracy_table(result.evaluations, points, seeds, "validation", validation, config.hops),
             accuracy_table(final, [config.steps], seeds, "test", test, config.hops),

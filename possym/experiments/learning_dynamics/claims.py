@@ -242,13 +242,7 @@ def layer_zero(study: Study) -> Measurement:
 def last_layer(study: Study) -> Measurement:
     """Measure whether the top layer's head turns symbolic last on the letter task."""
     heads = ends(study, "letter", 0.1)
-    top, seeds = heads["layer"].max(), heads["seed"].nunique()
-    late = 0
-    for _, model in heads[heads["kind"] == -1].groupby("seed"):
-        turned = model.set_index("layer")["since"]
-        below = turned.drop(top, errors="ignore")
-        # A top layer that is not pure by the end is later than every layer that is.
-        late += bool(len(below)) and (top not in turned or turned[top] > below.max())
+    top, seeds, late = heads["layer"].max(), heads["seed"].nunique(), int(dynamics.top_layer_last(heads).sum())
     verdict = judge(late == seeds, late > seeds / 2)
     found = proportion(late, seeds)
     return Measurement(f"layer {top} is last in {late} of {seeds} seeds", percent_interval(found), verdict, (found,))

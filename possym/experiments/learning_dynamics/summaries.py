@@ -204,6 +204,67 @@ def rate_summary(accuracy: pd.DataFrame, scores: pd.DataFrame, gamma: float = 0.
     return table.assign(pure=table["positional"] + table["symbolic"])
 
 
+def top_layer_last(heads: pd.DataFrame) -> pd.Series:
+    """Return for each task and seed whether the top layer's head turns symbolic after all that do below it.
+
+    A top layer that is not symbolic by the end counts as later than every layer that is; where no layer below is
+    symbolic, nothing is shown and the answer is False.
+
+    Args:
+        heads: the study's table at one γ, one head a layer.
+
+    Raises:
+        InputError: a column is missing.
+
+    >>> heads = pd.DataFrame({"task": "letter", "seed": 0, "layer": [0, 1, 2], "kind": -1, "since": [50, 100, 300]})
+    >>> top_layer_last(heads).tolist()
+    [True]
+    """
+    need(heads, ["task", "seed", "layer", "kind", "since"])
+    top = heads["layer"].max()
+    turned = heads.assign(since=heads["since"].where(heads["kind"] == -1))
+    last = turned[turned["layer"] == top].set_index(["task", "seed"])["since"]
+    below = turned[turned["layer"] < top].groupby(["task", "seed"])["since"].max()
+    return below.notna() & (last.fillna(float("inf")).reindex(below.index) > below)
+
+
+def rule_summary(
+    accuracy: pd.DataFrame, heads: pd.DataFrame, best: pd.DataFrame, level: float = 0.9, gamma: float = 0.1
+) -> pd.DataFrame:
+    """Return what became of every model: task, seed, learnt, gap, symbolic, top_last, accuracy, best, best_step.
+
+    ``learnt`` is the step at which the last hop count reaches ``level`` and ``gap`` how much later that is than the
+    first one; ``symbolic`` counts pure symbolic heads; ``top_last`` is `top_layer_last`; ``accuracy`` is that of the
+    test set at the end and ``best`` that of the weights of the best validation, at ``best_step``.
+
+    Args:
+        accuracy, heads, best: tables of the study; those of several rules may stand one behind the other.
+        level: of learning.
+        gamma: of purity.
+
+    Raises:
+        InputError: a column is missing, or ``level`` is not between 0 and 1.
+    """
+    key = ["task", "seed"]
+    need(best, [*key, "step", "hops", "accuracy"])
+    steps = learnt_steps(accuracy, level).groupby(key)["step"]
+    last = steps.max(skipna=False)
+    pure = heads[heads["gamma"] == gamma]
+    symbolic = pure_counts(pure).query("kind == 'symbolic'").set_index(key)["heads"]
+    final = final_accuracy(accuracy).query("hops == 0").set_index(key)["accuracy"]
+    chosen = best[best["hops"] == 0].set_index(key)
+    columns = {
+        "learnt": last,
+        "gap": last - steps.min(),
+        "symbolic": symbolic,
+        "top_last": top_layer_last(pure),
+        "accuracy": final,
+        "best": chosen["accuracy"],
+        "best_step": chosen["step"],
+    }
+    return pd.DataFrame(columns).reset_index()
+
+
 def rank_correlation(first: np.ndarray, second: np.ndarray, draws: int) -> dict[str, float]:
     """Return Spearman's correlation of pairs, its bootstrap interval, and its control under shuffling."""
     names = ("correlation", "low", "high", "shuffled")

@@ -64,7 +64,8 @@ def test_heads_start_uniform_with_both_scores_near_one_and_move(smoke):
 def test_tables_hold_every_point_and_member_once(smoke):
     config, result = smoke
     tables = result.tables
-    added = {"variants", "rate_accuracy", "rate_scores"}
+    added = {"variants", "rate_accuracy", "rate_scores", "best"}
+    added |= {f"rule_{table}" for table in ("accuracy", "scores", "heads", "best")}
     assert set(tables) == {"accuracy", "scores", "heads", "training", "timing"} | added
     keys = {
         "accuracy": ["task", "seed", "step", "split", "hops"],
@@ -75,18 +76,23 @@ def test_tables_hold_every_point_and_member_once(smoke):
         "variants": ["task", "seed", "step", "layer", "head", "query", "temperature"],
         "rate_accuracy": ["task", "learning_rate", "seed", "step", "split", "hops"],
         "rate_scores": ["task", "learning_rate", "seed", "step", "layer", "head"],
+        "best": ["task", "seed", "hops"],
     }
+    keys |= {f"rule_{table}": keys[table] for table in ("accuracy", "scores", "heads", "best")}
     groups = 2 * config.members
     rows = {
         "accuracy": groups * (config.points + 1) * (1 + len(config.hops)),
         "scores": groups * config.points * config.layers * config.heads,
         "heads": groups * config.layers * config.heads * 2,
         "training": groups * config.steps // study.WINDOW,
-        "timing": 2 * 2 * 4,
+        "timing": (2 * 2 + 1) * 4,
+        "best": groups * (1 + len(config.hops)),
         "variants": groups * 3 * config.layers * config.heads * 3 * len(config.temperatures),
         "rate_accuracy": 2 * (config.points // 4 + 1) * (1 + len(config.hops)),
         "rate_scores": 2 * (config.points // 4) * config.layers * config.heads,
     }
+    members = config.of_rule().members
+    rows |= {f"rule_{table}": rows[table] * members // groups for table in ("accuracy", "scores", "heads", "best")}
     for name, table in tables.items():
         assert not table.duplicated(keys[name]).any() and len(table) == rows[name], name
         assert not table.isna().any(axis=None), name
@@ -117,6 +123,33 @@ def test_the_stored_models_are_those_that_were_tested(smoke, member):
         ]
         assert stored["accuracy"].item() == pytest.approx(measured, abs=0.01)
         assert (task.solve(test.tokens) == test.answer).all()
+
+
+def test_the_best_weights_are_tested_where_validation_was_highest(smoke, tmp_path, monkeypatch):
+    monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path))
+    monkeypatch.setenv("POSSYM_CACHE", str(tmp_path))
+    table = study.run(TINY).tables["best"].set_index(["task", "seed", "hops"])
+    for name in TINY.tasks:
+        model = ensembles.trained(name, TINY, torch.device("cpu"), "best")
+        sizes = TINY.validation_sequences, TINY.test_sequences
+        test = ensembles.held_out(name, TINY, torch.device("cpu"), *sizes)[1]
+        right = model(test.tokens).argmax(-1) == test.answer
+        for member, hops in ((0, 0), (1, 0), (1, 2)):
+            chosen = right[member] if hops == 0 else right[member, test.hops[member] == hops]
+            row = table.loc[name, member, hops]
+            assert row["accuracy"] == pytest.approx(chosen.double().mean().item(), abs=1e-4)
+            assert row["count"] == len(chosen) and row["step"] in TINY.validation_steps()
+
+
+def test_the_other_rule_is_another_task_of_the_same_seeds(smoke):
+    config, result = smoke
+    for table in ("accuracy", "scores", "heads", "best"):
+        found = result.tables[f"rule_{table}"]
+        assert set(found["task"]) == {"letter_any"} and set(found["seed"]) == set(config.of_rule().seeds())
+        assert set(found) == set(result.tables[table])
+    start = result.tables["rule_scores"].query("step == 0")
+    published = result.tables["scores"].query("step == 0 and task == 'letter' and seed in @start.seed")
+    assert (start["positional"].to_numpy() - published["positional"].to_numpy()).any()
 
 
 def test_members_are_the_seeds_whatever_their_number(tmp_path, monkeypatch):

@@ -183,6 +183,53 @@ def test_rank_correlation_is_scipys_and_shuffling_gives_its_critical_value():
     assert all(np.isnan(v) for v in dynamics.rank_correlation(first, first * 0, 10).values())
 
 
+def test_top_layer_last_is_a_loop_over_layers():
+    random = np.random.default_rng(4)
+    rows = [
+        (task, seed, layer, random.choice([-1, -1, -1, 0, 1]), random.integers(1, 5) * 50 + 100 * (layer == 3))
+        for task in ("letter", "letter_any")
+        for seed in range(40)
+        for layer in range(4)
+    ]
+    heads = pd.DataFrame(rows, columns=["task", "seed", "layer", "kind", "since"])
+    heads.loc[(heads["seed"] == 0) & (heads["layer"] < 3), "kind"] = 1
+    found = dynamics.top_layer_last(heads.sample(frac=1, random_state=0))
+    assert len(found) == 80 and 20 < found.sum() < 70 and not found.loc[("letter", 0)]
+    for (task, seed), last in found.items():
+        turned = {r[2]: r[4] for r in rows if r[:2] == (task, seed) and r[3] == -1}
+        if seed == 0:
+            turned = {layer: step for layer, step in turned.items() if layer == 3}
+        top, below = turned.pop(3, np.inf), turned.values()
+        assert last == (len(below) > 0 and all(top > step for step in below))
+
+
+def test_rule_summary_has_each_models_row(made):
+    tables = study(seeds=5).tables
+    accuracy = made["accuracy"]
+    best = pd.DataFrame(
+        [
+            (task, seed, 100 * seed, hops, 0.5 + 0.01 * seed + 0.1 * hops)
+            for task in ("number", "letter")
+            for seed in range(5)
+            for hops in range(5)
+        ],
+        columns=["task", "seed", "step", "hops", "accuracy"],
+    )
+    found = dynamics.rule_summary(accuracy, tables["heads"], best, level=0.6).set_index(["task", "seed"])
+    steps = dynamics.learnt_steps(accuracy, 0.6).set_index(["task", "seed", "hops"])["step"]
+    final = dynamics.final_accuracy(accuracy).set_index(["task", "seed", "hops"])["accuracy"]
+    counts = dynamics.pure_counts(tables["heads"]).set_index(["task", "seed", "gamma", "kind"])["heads"]
+    assert len(found) == 10
+    for key, row in found.iterrows():
+        reached = [steps[(*key, hops)] for hops in (1, 2, 3, 4)]
+        assert row["learnt"] == max(reached) and row["gap"] == max(reached) - min(reached)
+        assert row["accuracy"] == final[(*key, 0)] and row["symbolic"] == counts[(*key, 0.1, "symbolic")]
+        assert (row["best"], row["best_step"]) == (0.5 + 0.01 * key[1], 100 * key[1])
+        assert row["top_last"]
+    missing = accuracy[~((accuracy["hops"] == 3) & (accuracy["accuracy"] >= 0.9))]
+    assert dynamics.rule_summary(missing, tables["heads"], best)["learnt"].isna().all()
+
+
 def test_seeds_that_never_learn_are_counted_and_left_out():
     rows = [
         ("validation", 0, seed, step, float(step > 100 * seed and seed < 7))
