@@ -59,10 +59,12 @@ FIGURES = {
     "table-final-scores": ("number-layer-0",),
     # 08-what-the-heads-do
     "figure-functions-on-numbers": ("number-composition",),
-    "figure-functions-on-letters": ("letter-composition",),
+    "figure-functions-on-letters": ("letter-composition", "pointer-doubling"),
     "figure-function-and-purity": ("no-symbolic-index", "no-positional-retrieval"),
     "figure-frequencies-on-numbers": ("number-table1", "number-fast-then-slow"),
     "figure-frequencies-on-letters": ("letter-table1", "letter-slow"),
+    "figure-layers-replaced": ("no-layer-needed",),
+    "figure-path-and-rule": ("path-not-rule", "rule-where-path-is-cut"),
     # 08b-how-general-is-it
     "figure-accuracy-by-setting": ("general-mixed",),
     "figure-pure-heads-by-setting": (
@@ -75,6 +77,7 @@ FIGURES = {
     "figure-accuracy-by-length": ("letter-above-90", "number-by-length", "letter-by-length"),
     "figure-90-percent-points": ("letter-goes-further",),
     "figure-leads": ("discrepancy-of-trained-heads",),
+    "figure-repairs": ("repair-sharper-logits", "repair-no-rotation", "repair-no-angles"),
     # 09b-length-in-other-models
     "figure-accuracy-at-length-by-setting": ("length-elsewhere",),
     # 10-profiling-real-models

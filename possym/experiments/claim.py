@@ -30,6 +30,8 @@ INTERVALS = {
     "range over angles": "the least and the greatest value over angles",
     "exact": "no interval; every case was looked at, none was drawn",
 }
+MOST = "in part if in most, the 95 % interval of their share above one half; not shown if it is not"
+MOST_BEFORE = "any majority held in part, whatever its interval"
 NO_INTERVAL, EXTENT, CONFIDENCE, SEED_RANGE, HEAD_RANGE, ANGLE_RANGE, EXACT = INTERVALS
 
 
@@ -120,6 +122,16 @@ def judge(holds: bool, in_part: bool = False, *, undecided: bool = False) -> str
     'not shown'
     """
     return HOLDS if holds else NOT_SHOWN if undecided else IN_PART if in_part else FAILS
+
+
+def judge_most(count: int, total: int) -> str:
+    """Return the verdict on cases that should all agree; `MOST` says the rule in words.
+
+    >>> [judge_most(count, 32) for count in (32, 25, 18, 16)]
+    ['holds', 'holds in part', 'not shown', 'does not hold']
+    """
+    most = total > 0 and count > total / 2
+    return judge(total > 0 and count == total, most, undecided=most and proportion(count, total).low <= 0.5)
 
 
 def exact(value: float) -> Estimate:

@@ -106,6 +106,42 @@ def before_and_after(courses: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*MODEL, "before", "after", "learnt"])
 
 
+def gained_while_learning(courses: pd.DataFrame) -> pd.DataFrame:
+    """Return how many heads turn pure while a model learns its task, as a share, beside a constant drift of that share.
+
+    ``gained`` is the rise of the share of pure heads, of either kind, from the last evaluation whose accuracy, like
+    that of all evaluations before it, is below `BEFORE` to the first at `LEARNT` or more; ``drift`` the rise in the
+    same steps if the share went from its first to its last value at a constant pace; ``rise`` is last less first. Where
+    a model does not end at `LEARNT` or more, ``learnt`` is False, and gained and drift are NaN.
+
+    Args:
+        courses: of `course`; every model's first evaluation is below `BEFORE`.
+
+    Raises:
+        InputError: a column is missing, or a model has nothing before.
+
+    >>> table = pd.DataFrame({"setting": "heads", "task": "letter", "seed": 0, "step": [0, 50, 100, 200],
+    ...                       "accuracy": [0.1, 0.4, 1.0, 1.0], "positional": 0.0, "symbolic": [0, 0, 0.5, 0.8]})
+    >>> gained_while_learning(table)[["gained", "drift", "rise"]].values.tolist()
+    [[0.5, 0.2, 0.8]]
+    """
+    need(courses, [*MODEL, "step", "accuracy", *SIGNS])
+    rows = []
+    for model, run in courses.sort_values("step").groupby(MODEL):
+        pure, step = (run["positional"] + run["symbolic"]).to_numpy(), run["step"].to_numpy()
+        early = (run["accuracy"] < BEFORE).cummin().sum() - 1
+        if early < 0:
+            raise InputError(f"{' '.join(map(str, model))}: accuracy is never below {BEFORE:g}, give an earlier step")
+        rise, learnt = pure[-1] - pure[0], bool(run["accuracy"].iloc[-1] >= LEARNT)
+        gained = drift = float("nan")
+        if learnt:
+            done = (run["accuracy"] >= LEARNT).to_numpy().argmax()
+            gained = pure[done] - pure[early]
+            drift = rise * (step[done] - step[early]) / (step[-1] - step[0])
+        rows.append([*model, gained, drift, rise, learnt])
+    return pd.DataFrame(rows, columns=[*MODEL, "gained", "drift", "rise", "learnt"])
+
+
 def by_layer(heads: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:
     """Return the share of each layer's heads that end of each kind (setting, task, layer, kind, share), over seeds.
 

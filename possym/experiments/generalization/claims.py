@@ -2,17 +2,19 @@
 
 import pandas as pd
 
-from possym.experiments.claim import SEED_RANGE, Claim, Measurement, claims_in, judge, proportion, seed_range
+from possym.experiments.claim import OWN, SEED_RANGE, Claim, Measurement, claims_in, judge, proportion, seed_range
 from possym.experiments.generalization.summaries import attending_heads, crossings, kept_leads
 from possym.experiments.learning_dynamics.summaries import over_seeds
 from possym.profiling.statistics import Estimate
 from possym.results import Study
-from possym.results.published import published
+from possym.results.published import papers, published
 
 CHAPTER = "09-length-generalization"
 STUDY = "generalization"
 READING = 0.05
 LEVEL = 0.9
+GAIN = 0.1  # of accuracy, that a repair must bring to count
+SPARED = 0.01
 
 
 def whole(study: Study, task: str) -> pd.DataFrame:
@@ -80,6 +82,62 @@ def letter_goes_further(study: Study) -> Measurement:
     )
 
 
+def gains(study: Study, task: str, repair: str, heads: str) -> pd.DataFrame:
+    """Return what a repair of some heads changes in accuracy, seeds as rows and lengths as columns."""
+    rows = study.tables["repairs"]
+    rows = rows[rows["task"] == task]
+    chosen = rows[rows["repair"] == "none"], rows[(rows["repair"] == repair) & (rows["heads"] == heads)]
+    plain, changed = (part.pivot(index="seed", columns="length", values="accuracy") for part in chosen)
+    return changed - plain
+
+
+def sharper_logits(study: Study) -> Measurement:
+    """Measure what logits that grow with the logarithm of the length gain on the letter task's longest input."""
+    found = gains(study, "letter", "log length", "all")
+    longest = found.columns.max()
+    gain = found[longest]
+    return Measurement(
+        f"at {longest:,} tokens accuracy changes by {gain.median():+.2f} (median over seeds)",
+        f"{gain.min():+.2f} to {gain.max():+.2f} over {len(gain)} seeds",
+        judge(
+            bool((gain > 0).all() and gain.median() >= GAIN), proportion((gain > 0).sum(), len(gain)).low > 0.5,
+            undecided=proportion((gain > 0).sum(), len(gain)).low <= 0.5 < (gain > 0).mean(),
+        ),
+        (seed_range(gain),),
+    )  # fmt: skip
+
+
+def rotation_taken(study: Study) -> Measurement:
+    """Measure what the letter task's symbolic heads lose without rotation, at training length and far out."""
+    found = gains(study, "letter", "no rotation", "symbolic")
+    home, far = found[found.columns.min()], found[found.columns.max()]
+    spared = bool((home >= -SPARED).all())
+    return Measurement(
+        f"accuracy changes by {home.median():+.2f} at {found.columns.min():,} tokens and {far.median():+.2f} at "
+        f"{found.columns.max():,} (medians over seeds)",
+        f"{home.min():+.2f} to {home.max():+.2f} and {far.min():+.2f} to {far.max():+.2f} over {len(far)} seeds",
+        judge(spared and bool((far < 0).all()), spared and proportion((far < 0).sum(), len(far)).low > 0.5),
+        (seed_range(home), seed_range(far)),
+    )
+
+
+def angles_changed(study: Study) -> Measurement:
+    """Measure the most that any change of angles gains on the number task's longest input."""
+    rows = study.tables["repairs"].query("task == 'number' and repair not in ['none', 'log length']")
+    pairs = rows[["repair", "heads"]].drop_duplicates().itertuples(index=False, name=None)
+    changes = {pair: gains(study, "number", *pair) for pair in pairs}
+    longest = max(found.columns.max() for found in changes.values())
+    (repair, heads), best = max(changes.items(), key=lambda item: item[1][longest].median())
+    gain = best[longest]
+    return Measurement(
+        f"at {longest:,} tokens the best of {len(changes)} changes, {repair} of {heads} heads, gains "
+        f"{gain.median():+.2f} (median over seeds)",
+        f"{gain.min():+.2f} to {gain.max():+.2f} over {len(gain)} seeds",
+        judge(gain.max() < GAIN, gain.median() < GAIN),
+        (seed_range(gain),),
+    )
+
+
 def leads_fall(study: Study) -> Measurement:
     """Measure how much of the right key's lead is left at the longest length, by task."""
     leads = attending_heads(study.tables["leads"], study.tables["looks"])
@@ -100,7 +158,9 @@ def leads_fall(study: Study) -> Measurement:
     )
 
 
-claim = claims_in("P2", CHAPTER, STUDY)
+claim, own = claims_in("P2", CHAPTER, STUDY), claims_in(OWN, CHAPTER, STUDY)
+AFTER = f"after {papers()['P2']['arxiv']}, Fig. 5B"
+NOT_STUDIED = "not studied"
 
 CRITERION_READINGS = (
     "at the lengths that were read off and run. Holds if every such reading lies within the range over seeds, "
@@ -155,6 +215,38 @@ CLAIMS = (
         "best other one, a seed's median over sequences, heads and hops, at the longest length as a share of that at "
         "training length. Holds if the share is lower on the number task in every seed; in part if in most",
         leads_fall,
+        SEED_RANGE,
+    ),
+    own(
+        "repair-sharper-logits",
+        AFTER,
+        "On the letter task, logits that grow with the logarithm of the length repair accuracy far out.",
+        NOT_STUDIED,
+        "all heads, at the longest length that repairs were tried at, each seed against itself. Holds if every seed "
+        f"gains and the median gains at least {GAIN:g}; in part if most gain, the 95 % interval of their share above "
+        "one half; not shown if it is not",
+        sharper_logits,
+        SEED_RANGE,
+    ),
+    own(
+        "repair-no-rotation",
+        AFTER,
+        "The letter task's symbolic heads can do without rotation at training length, but not far out.",
+        NOT_STUDIED,
+        f"each seed against itself. Holds if at training length no seed loses more than {SPARED:g} without the "
+        "rotation of its symbolic heads, and at the longest length every seed loses; in part if there most lose, the "
+        "95 % interval of their share above one half",
+        rotation_taken,
+        SEED_RANGE,
+    ),
+    own(
+        "repair-no-angles",
+        AFTER,
+        "On the number task no change of angles brings accuracy back far out.",
+        NOT_STUDIED,
+        "every repair but that of sharper logits, of all heads, the symbolic or the others, at the longest length. "
+        f"Holds if the best of them by its median gains less than {GAIN:g} in every seed; in part if the median does",
+        angles_changed,
         SEED_RANGE,
     ),
 )

@@ -58,6 +58,35 @@ def learnt_steps(accuracy: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
     return single.assign(step=reached).groupby(["task", "seed", "hops"], as_index=False)["step"].min()
 
 
+def crossing_steps(accuracy: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
+    """Return the steps of `learnt_steps`, interpolated (task, seed, hops, step): evaluations are far apart.
+
+    Accuracy is taken to rise in a straight line from the evaluation before. NaN where it never gets there.
+
+    Raises:
+        InputError: a column is missing, or ``level`` is not between 0 and 1.
+
+    >>> table = pd.DataFrame({"task": "number", "seed": 0, "split": "validation", "hops": 1, "step": [0, 50, 100],
+    ...                       "accuracy": [0.1, 0.8, 1.0]})
+    >>> crossing_steps(table)["step"].tolist()
+    [75.0]
+    """
+    check_level(level)
+    single = validation(accuracy)
+    rows = []
+    for key, run in single[single["hops"] > 0].sort_values("step").groupby(["task", "seed", "hops"]):
+        step, right = run["step"].to_numpy(float), run["accuracy"].to_numpy(float)
+        reached = np.flatnonzero(right >= level)
+        if not len(reached):
+            rows.append([*key, np.nan])
+        elif reached[0] == 0:
+            rows.append([*key, step[0]])
+        else:
+            pair = slice(reached[0] - 1, reached[0] + 1)
+            rows.append([*key, np.interp(level, right[pair], step[pair])])
+    return pd.DataFrame(rows, columns=["task", "seed", "hops", "step"])
+
+
 def learnt_medians(accuracy: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
     """Return `learnt_steps` over seeds (task, hops and the columns of `over_seeds`), a median NaN where most never do.
 

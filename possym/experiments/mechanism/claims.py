@@ -6,18 +6,22 @@ import torch
 
 from possym.experiments.claim import (
     CONFIDENCE,
+    MOST,
+    MOST_BEFORE,
+    OWN,
     SEED_RANGE,
     Claim,
     Measurement,
     claims_in,
     judge,
+    judge_most,
     percent_interval,
     proportion,
     seed_range,
 )
 from possym.experiments.mechanism.token_flow import function_name
 from possym.results import Study
-from possym.results.published import published
+from possym.results.published import papers, published
 from possym.scores import purity
 
 CHAPTER = "08-what-the-heads-do"
@@ -25,6 +29,9 @@ STUDY = "mechanism"
 READING = 2  # frequency IDs by which a range over seeds is widened
 SLOW = 18  # the fastest dominant frequency ID of the letter task in Table 1
 HOPS = 4
+PLANES = 64  # frequency IDs of the paper's heads
+NEEDED = 0.9  # a layer is needed if accuracy falls below this without it
+FOLLOWED = 0.95
 
 
 def of_task(study: Study, table: str, task: str) -> pd.DataFrame:
@@ -42,24 +49,36 @@ def dominant(study: Study, task: str) -> dict[str, pd.DataFrame]:
     }
 
 
+def agreeing(paper: np.ndarray, middle: np.ndarray, reach: np.ndarray) -> int:
+    """Return in how many layers the paper's ID lies within ``reach`` of ``middle``.
+
+    >>> agreeing(np.array([1, 2, 9]), np.array([2, 2, 2]), np.array([1, 0, 1]))
+    2
+    """
+    return int((np.abs(paper - middle) <= reach).sum())
+
+
 def table_one(task: str):
-    """Measure dominant frequency IDs against Table 1, under the weighting that comes closest."""
+    """Measure dominant frequency IDs against Table 1, under the weighting that comes closest, and one ID for all."""
 
     def measure(study: Study) -> Measurement:
         paper = np.array(published(f"P2.table1.{task}").value)
-        hits, every_seed = {}, {}
-        for weighting, ids in dominant(study, task).items():
+        hits, null, every_seed = {}, {}, dominant(study, task)
+        for weighting, ids in every_seed.items():
             shared = min(len(paper), ids.shape[1])
-            low, high = ids.min().to_numpy()[:shared] - READING, ids.max().to_numpy()[:shared] + READING
-            hits[weighting] = int(((low <= paper[:shared]) & (paper[:shared] <= high)).sum())
-            every_seed[weighting] = ids
+            low, high = ids.min().to_numpy()[:shared], ids.max().to_numpy()[:shared]
+            middle, reach = (low + high) / 2, (high - low) / 2 + READING
+            hits[weighting] = agreeing(paper[:shared], middle, reach)
+            null[weighting] = max(agreeing(paper[:shared], np.full(shared, one), reach) for one in range(1, PLANES + 1))
         best = max(hits, key=hits.get)
         words = ", ".join(f"{value:.0f}" for value in every_seed[best].median())
         every = ", ".join(f"{weighting} {count}" for weighting, count in hits.items())
+        better, half = hits[best] > max(null.values()), hits[best] >= len(paper) / 2
         return Measurement(
-            f"weighted by {best}: {words} (medians over seeds); layers that agree: {every} of {len(paper)}",
+            f"weighted by {best}: {words} (medians over seeds); layers that agree: {every} of {len(paper)}; the best "
+            f"constant agrees in {max(null.values())}",
             "",
-            judge(hits[best] == len(paper), hits[best] >= len(paper) / 2),
+            judge(hits[best] == len(paper) and better, half and better, undecided=half and not better),
             tuple(seed_range(every_seed[best][layer]) for layer in every_seed[best]),
         )
 
@@ -121,11 +140,78 @@ def composition(task: str):
             f"{name} in layers 0 to {HOPS - 1} and Reflexive above in {exact} of {len(labels)} seeds; most often by "
             f"layer: {words}",
             percent_interval(found[0]),
-            judge(exact == len(labels), known > len(labels) / 2),
+            judge(exact == len(labels), found[1].low > 0.5, undecided=found[1].low <= 0.5 < found[1].value),
             found,
         )
 
     return measure
+
+
+def layers_needed(study: Study) -> Measurement:
+    """Measure how many layers, one in one model, a model cannot do without."""
+    causes = study.tables["causes"]
+    rows = causes[causes["task"].isin(TASKS) & (causes["hops"] == 0) & (causes["places"] == "all")]
+    counts = {}
+    for change in ("self", "uniform"):
+        without = rows[rows["change"] == change]["accuracy"]
+        counts[change] = (int((without < NEEDED).sum()), len(without))
+    (needed, total), (uniform, others) = counts["self"], counts["uniform"]
+    found = proportion(needed, total)
+    return Measurement(
+        f"{needed} of {total} layers are needed; with attention made uniform instead, {uniform} of {others}",
+        percent_interval(found),
+        judge(total > 0 and needed == 0, total > 0 and found.high <= 0.05),
+        (found,),
+    )
+
+
+def pointer_doubling(study: Study) -> Measurement:
+    """Measure in how many models of the letter task more hops than layers are behind most of the longest paths."""
+    left = of_task(study, "left", "letter")
+    left = left[(left["hops"] == HOPS) & (left["layer"] >= 0) & (left["left"] <= HOPS)]
+    ahead = left[HOPS - left["left"] > left["layer"] + 1]
+    # After layer l, counted from 0, one hop a layer has brought l + 1 hops at most.
+    shares = ahead.groupby(["seed", "layer"])["share"].sum().groupby("seed").max()
+    shares = shares.reindex(left["seed"].unique(), fill_value=0.0)
+    doubling = int((shares >= 0.5).sum())
+    found = proportion(doubling, len(shares))
+    return Measurement(
+        f"in {doubling} of {len(shares)} seeds; the median model has more hops than layers behind "
+        f"{shares.median():.0%} of {HOPS}-hop paths",
+        percent_interval(found),
+        judge_most(doubling, len(shares)),
+        (found,),
+    )
+
+
+def path_followed(study: Study) -> Measurement:
+    """Measure what models of the letter task answer where path and rule name different targets."""
+    rows = of_task(study, "rule", "letter").query("kind == 'disagree'")
+    shares = rows.groupby(["answer", "seed"])["share"].mean().unstack("answer").reindex(columns=["path", "rule"])
+    path, rule = shares["path"], shares["rule"]
+    return Measurement(
+        f"the path in {path.median():.1%} of answers, the rule in {rule.median():.1%} (medians over seeds)",
+        f"path {path.min():.1%} to {path.max():.1%}, rule {rule.min():.1%} to {rule.max():.1%}",
+        judge(bool(path.min() >= FOLLOWED), bool(path.median() >= FOLLOWED)),
+        (seed_range(path), seed_range(rule)),
+    )
+
+
+def rule_where_cut(study: Study) -> Measurement:
+    """Measure whether the rule's target is named more often than another where the path is cut."""
+    rows = of_task(study, "rule", "letter").query("kind == 'cut-disagree'")
+    shares = rows.groupby(["answer", "seed"])["share"].mean().unstack("answer")
+    # Of eight targets two hold the answer's token and one is the rule's: five others share what is left.
+    rule, chance = shares["rule"], shares["target"] / 5
+    more = int((rule > chance).sum())
+    found = proportion(more, len(rule))
+    return Measurement(
+        f"in {more} of {len(rule)} seeds; medians over seeds: the rule's target {rule.median():.1%}, another target "
+        f"{chance.median():.1%} each",
+        percent_interval(found),
+        judge_most(more, len(rule)),
+        (found,),
+    )
 
 
 def impossible(task: str, kind: int):
@@ -151,7 +237,13 @@ def impossible(task: str, kind: int):
     return measure
 
 
-claim = claims_in("P2", CHAPTER, STUDY)
+claim, own = claims_in("P2", CHAPTER, STUDY), claims_in(OWN, CHAPTER, STUDY)
+TASKS = ("number", "letter")
+NOT_STUDIED = "not studied"
+CAUSES, COMPOSITION, SHORTCUT = (
+    f"after {papers()['P2']['arxiv']}, {where}"
+    for where in ("section 3.2", "section 3.2 and appendix F", "appendix B.2")
+)
 
 
 def table_claim(task: str) -> Claim:
@@ -163,9 +255,12 @@ def table_claim(task: str) -> Claim:
         f"On the {task} task layers 0 to 11 have these dominant frequency IDs.",
         ", ".join(map(str, value)),
         "the paper does not say how its average is weighted, so four weightings are tried and the one that agrees in "
-        f"most layers counts. Holds if the paper's ID lies within the range over seeds, widened by {READING}, in every "
-        "layer; in part if in half of them",
+        f"most layers counts. A layer agrees if the paper's ID lies within the range over seeds, widened by {READING}. "
+        "One ID for all layers, the best of all, is the null: it has ranges as wide, and the weighting that suits it. "
+        "Holds if every layer agrees; in part if half of them do and more than under the null; not shown if half do, "
+        "but no more than under the null",
         table_one(task),
+        changed="half of the layers were enough to hold in part, whatever one ID for all layers would reach",
     )
 
 
@@ -178,9 +273,11 @@ CLAIMS = (
         "Index^h, then Reflexive",
         "a layer's function is the power of Index that its states agree with best, at 80 % of the places on paths or "
         f"more. Holds if in every seed layers 0 to {HOPS - 1} are Index and all others Reflexive; in part if in most "
-        "seeds there is nothing but Index layers and, above them, Reflexive ones",
+        "seeds, the 95 % interval of their share above one half, there is nothing but Index layers and, above them, "
+        "Reflexive ones; not shown if the interval is not",
         composition("number"),
         CONFIDENCE,
+        changed=MOST_BEFORE,
     ),
     claim(
         "letter-composition",
@@ -189,9 +286,11 @@ CLAIMS = (
         "Retrieval, the others leave their input alone.",
         "Retrieval^h, then Reflexive",
         f"as for the number task. Holds if in every seed layers 0 to {HOPS - 1} are Retrieval and all others "
-        "Reflexive; in part if in most seeds there is nothing but Retrieval layers and, above them, Reflexive ones",
+        "Reflexive; in part if in most seeds, the 95 % interval of their share above one half, there is nothing but "
+        "Retrieval layers and, above them, Reflexive ones; not shown if the interval is not",
         composition("letter"),
         CONFIDENCE,
+        changed=MOST_BEFORE,
     ),
     claim(
         "no-symbolic-index",
@@ -234,5 +333,46 @@ CLAIMS = (
         "median over seeds of the fastest layer's is",
         slow_everywhere,
         SEED_RANGE,
+    ),
+    own(
+        "no-layer-needed",
+        CAUSES,
+        "No single layer is needed: whichever one is made to move nothing, the model answers as before.",
+        NOT_STUDIED,
+        f"each layer in turn looks at nothing but its own place; it is needed if accuracy over all hop counts falls "
+        f"below {NEEDED:.0%}. Holds if no layer of any model is; in part if the 95 % interval of their share lies "
+        "below 5 %",
+        layers_needed,
+        CONFIDENCE,
+    ),
+    own(
+        "pointer-doubling",
+        COMPOSITION,
+        "On the letter task layers take more than one hop each: a place fetches what another has already fetched.",
+        NOT_STUDIED,
+        f"the null is one hop a layer: after l layers at most l hops are behind. A model doubles if after some layer "
+        f"more are behind at least half of the {HOPS}-hop paths. Holds if every seed's does; {MOST}",
+        pointer_doubling,
+        CONFIDENCE,
+    ),
+    own(
+        "path-not-rule",
+        SHORTCUT,
+        "Models of the letter task follow the path, not the shortcut of the marked target, where the two disagree.",
+        NOT_STUDIED,
+        f"on sequences where rule and path disagree. Holds if the path is answered in at least {FOLLOWED:.0%} of them "
+        "in every seed; in part if in the median seed",
+        path_followed,
+        SEED_RANGE,
+    ),
+    own(
+        "rule-where-path-is-cut",
+        SHORTCUT,
+        "Where the path is cut, models of the letter task answer what the shortcut names more often than chance does.",
+        NOT_STUDIED,
+        "on sequences whose path is cut and whose rule names another target than the rest of the path. Chance is the "
+        f"mean share of the targets that neither names. Holds if the rule's target is above it in every seed; {MOST}",
+        rule_where_cut,
+        CONFIDENCE,
     ),
 )

@@ -66,9 +66,17 @@ def test_each_change_flips_its_claim(name, changes, verdict, carried_over):
     assert rows(**changes).loc[name, "verdict"] == verdict
 
 
+@pytest.mark.parametrize(("seeds", "verdict"), [(3, "not shown"), (8, "holds in part")])
+def test_a_majority_that_chance_explains_shows_nothing(seeds, verdict):
+    late = lambda s: GENERAL["learnt"] | ({(("shares", "number"), 2): 5000} if s == 0 else {})  # noqa: E731
+    assert rows(seeds=seeds, learnt=late).loc["general-short-paths-first", "verdict"] == verdict
+    mixed = kinds("mixed", "mixed", "SSSS", seed=1)
+    assert rows(seeds=seeds, **mixed).loc["general-mixed", "verdict"] == verdict
+
+
 def test_what_is_said_is_what_was_counted():
     one = kinds("heads", "number", "SSSN", seed=1)
-    row = rows(**one).loc["general-heads"]
+    row = rows(seeds=3, **one).loc["general-heads"]
     assert row["measured"].split("; ")[:3] == [
         "number task: both kinds in 2 of 3 models",
         "letter task: symbolic ones alone in 3 of 3 models",
@@ -79,15 +87,11 @@ def test_what_is_said_is_what_was_counted():
         == "21\N{NO-BREAK SPACE}% to 94\N{NO-BREAK SPACE}% and 44\N{NO-BREAK SPACE}% to 100\N{NO-BREAK SPACE}%"
     )
     some = {"final": lambda seed: GENERAL["final"] | ({("heads", "number"): 0.5} if seed == 0 else {})}
-    found = rows(**some)
+    found = rows(seeds=3, **some)
     assert found.loc["general-heads", "measured"].startswith(
         "number task: both kinds in 2 of 2 models that learn it (of 3)"
     )
-    assert found.loc["general-success", "measured"].startswith(
-        "in 32 of 32 models that learn, and in 1 of 1 that do not; "
-    )
-    assert (
-        rows(**final(0.1, ("heads", "number")))
-        .loc["general-heads", "measured"]
-        .startswith("number task: learnt by none of 3 models")
-    )
+    assert found.loc["general-success", "measured"].startswith("in 32 of 32 models that learn: ")
+    assert found.loc["general-success", "measured"].endswith("1 of 1 models that do not learn end with more pure heads")
+    none = rows(seeds=3, **final(0.1, ("heads", "number"))).loc["general-heads", "measured"]
+    assert none.startswith("number task: learnt by none of 3 models")

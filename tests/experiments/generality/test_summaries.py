@@ -92,7 +92,7 @@ def test_models_of_different_depths_compare():
     kinds = GENERAL["kinds"] | {("layers", "number"): "PS"}
     tables = study(kinds=kinds).tables
     found = settings.ends(tables["accuracy"], tables["heads"]).query("setting == 'layers' and task == 'number'")
-    assert found["positional_depth"].tolist() == [0.25] * 3 and found["symbolic_depth"].tolist() == [0.75] * 3
+    assert set(found["positional_depth"]) == {0.25} and set(found["symbolic_depth"]) == {0.75}
 
 
 def test_bad_input_is_refused(random_tables):
