@@ -1,0 +1,332 @@
+"""A language model is born: when heads turn positional or symbolic while models of 33 M parameters learn Python.
+
+One model per encoding and seed is trained from nothing (`training`), scored along the way on held-out windows
+(`measures`), and asked at the end what its heads do on other texts, on longer windows, and without some of its planes.
+Every model's tables are stored as soon as it is trained, so that a study of fifty may take several goes.
+
+Tables of the study; ``encoding``, ``width``, ``corpus``, ``seed`` name the model in each:
+- ``scores``: step, text, layer, head, weighting, and the columns of `measures.head_scores`; ``text`` is "held out" on
+  the way, and at the end other texts beside it
+- ``jobs``: step, layer, head, previous_token, previous_token_random, induction: see `measures.known_jobs`
+- ``planes``: step, layer, head, frequency_id, positional, symbolic, norm
+- ``loss``: step, loss, early, late: held-out loss in nats, of all positions, of the first and of the last eighth
+- ``length``: edit, position, loss: held-out loss at the end by position, in bins up to `FACTOR` times the length
+  trained at
+- ``recall``: distance, accuracy, loss: see `measures.recall`
+- ``training``: step, loss: the training loss, means over `WINDOW` updates
+- ``timing``: parameters, tokens, seconds, device
+- ``corpora``: corpus, tokens, held_out, sha256, unigram: the loss of token frequencies alone, in nats
+
+Source: ours; the questions are those of 2511.11579 and 2605.31558, section 3.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import pandas as pd
+import torch
+from tqdm import tqdm
+
+from possym.errors import ConfigError
+from possym.experiments.language_models import corpus as corpora
+from possym.experiments.language_models import measures
+from possym.experiments.language_models.corpus import Corpus
+from possym.experiments.language_models.model import ENCODINGS, LanguageModel, Sizes
+from possym.experiments.language_models.training import train, windows
+from possym.results import ExperimentConfig, Study, atomic_write, cache_root, checkpoint_folder, choose_device
+
+NAME = "language_models"
+WINDOW = 25
+FACTOR = 8
+BINS = 32
+KEYS = ["encoding", "width", "corpus", "seed"]
+
+
+class Run(NamedTuple):
+    """One model of the study."""
+
+    encoding: str
+    width: int
+    corpus: str
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ExperimentConfig):
+    """Settings of the study.
+
+    ``encodings`` are trained with ``seeds`` seeds at ``width`` on ``corpus``; the first of them with ``few_seeds``
+    at each of ``other_widths`` and on each of ``other_corpora`` as well. ``batch`` windows of ``length`` tokens are an
+    update. ``points`` evaluations lie denser early; scores read ``scored`` windows of ``scored_length`` tokens.
+    """
+
+    encodings: tuple[str, ...] = tuple(ENCODINGS)
+    seeds: int = 8
+    few_seeds: int = 3
+    width: int = 512
+    other_widths: tuple[int, ...] = (256, 768)
+    corpus: str = "source"
+    other_corpora: tuple[str, ...] = ("docstrings",)
+    layers: int = 8
+    heads: int = 8
+    vocabulary: int = corpora.VOCABULARY
+    length: int = 512
+    batch: int = 64
+    steps: int = 2500
+    warm_up: int = 100
+    learning_rate: float = 1e-3
+    points: int = 26
+    scored: int = 32
+    scored_length: int = 256
+    evaluated: int = 128
+
+    PRESETS: ClassVar = {
+        "smoke": {
+            "encodings": ("rope", "nope"),
+            "seeds": 1,
+            "few_seeds": 1,
+            "width": 64,
+            "other_widths": (),
+            "other_corpora": (),
+            "corpus": "small",
+            "layers": 2,
+            "heads": 4,
+            "vocabulary": 512,
+            "length": 64,
+            "batch": 16,
+            "steps": 240,
+            "warm_up": 10,
+            "learning_rate": 1e-2,
+            "points": 5,
+            "scored": 8,
+            "scored_length": 48,
+            "evaluated": 16,
+        },
+        "paper": {},
+    }
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained."""
+        super().__post_init__()
+        if unknown := [name for name in self.encodings if name not in ENCODINGS]:
+            raise ConfigError(f"encodings = {unknown[0]!r}: known encodings are {', '.join(ENCODINGS)}")
+        known = (*corpora.KINDS, "small")
+        if unknown := [name for name in (self.corpus, *self.other_corpora) if name not in known]:
+            raise ConfigError(f"corpus = {unknown[0]!r}: known corpora are {', '.join(known)}")
+        for width in (self.width, *self.other_widths):
+            if width < 1 or width % (2 * self.heads):
+                raise ConfigError(f"width = {width}: give a multiple of twice the heads, {2 * self.heads}")
+        if not 4 <= self.scored_length <= self.length:
+            raise ConfigError(f"scored_length = {self.scored_length}: give 4 to length, {self.length}")
+
+    def runs(self) -> list[Run]:
+        """Every model, a seed of all encodings before the next seed, so that what is finished first can be compared."""
+        main = [
+            Run(name, self.width, self.corpus, seed) for seed in self.members(self.seeds) for name in self.encodings
+        ]
+        first = self.encodings[0]
+        sizes = [Run(first, width, self.corpus, s) for s in self.members(self.few_seeds) for width in self.other_widths]
+        texts = [Run(first, self.width, text, s) for s in self.members(self.few_seeds) for text in self.other_corpora]
+        return main + sizes + texts
+
+    def members(self, count: int) -> range:
+        """The first ``count`` seeds."""
+        return range(self.seed, self.seed + count)
+
+
+def evaluation_points(steps: int, count: int) -> list[int]:
+    """Return up to ``count`` numbers of updates from 0 to ``steps``, denser early.
+
+    >>> evaluation_points(2500, 8)
+    [0, 10, 25, 63, 158, 397, 996, 2500]
+    """
+    first = min(10, steps)
+    grown = [first * (steps / first) ** (k / max(1, count - 2)) for k in range(count - 1)]
+    return sorted({0, steps, *(round(point) for point in grown)})
+
+
+def run(config: Config) -> Study:
+    """Train and measure every model that is not stored yet."""
+    device, folder = choose_device(config.device), checkpoint_folder(NAME, config)
+    texts = {name: load_corpus(name, config) for name in dict.fromkeys(entry.corpus for entry in config.runs())}
+    found: dict[str, list[pd.DataFrame]] = {}
+    for entry in tqdm(config.runs(), desc="language models", unit="model"):
+        for name, table in trained_tables(entry, config, texts, device, folder).items():
+            found.setdefault(name, []).append(table.assign(**entry._asdict()))
+    tables = {name: pd.concat(parts, ignore_index=True) for name, parts in found.items()}
+    tables = {name: table[[*KEYS, *table.columns.difference(KEYS, sort=False)]] for name, table in tables.items()}
+    rows = [(name, len(t.train), len(t.held_out), t.sha256, unigram(t, config.vocabulary)) for name, t in texts.items()]
+    tables["corpora"] = pd.DataFrame(rows, columns=["corpus", "tokens", "held_out", "sha256", "unigram"])
+    return Study(tables, manifest={"seeds": list(config.members(config.seeds))})
+
+
+def load_corpus(name: str, config: Config) -> Corpus:
+    """Return a corpus from the cache; the small one, of the source of a library that torch needs, is made here."""
+    if name != "small":
+        return corpora.load(cache_root() / "corpora" / f"{name}.safetensors")
+    import networkx
+
+    package = Path(networkx.__file__).parent
+    files = sorted(path for path in package.rglob("*.py") if "tests" not in path.parts)
+    named = ((str(path.relative_to(package)), path.read_text(encoding="utf-8")) for path in files)
+    return corpora.make(named, vocabulary=config.vocabulary)
+
+
+def unigram(corpus: Corpus, vocabulary: int) -> float:
+    """Return the loss per held-out token, in nats, of a model that knows the tokens' frequencies alone."""
+    counts = torch.bincount(corpus.train.long(), minlength=vocabulary).double() + 1
+    return float(-(counts / counts.sum()).log()[corpus.held_out.long()].mean())
+
+
+def trained_tables(
+    entry: Run, config: Config, texts: dict[str, Corpus], device: torch.device, folder: Path
+) -> dict[str, pd.DataFrame]:
+    """Return the tables of one model: those stored, or those of a model trained now."""
+    name = "-".join(map(str, entry))
+    names = ("scores", "jobs", "planes", "loss", "length", "recall", "training", "timing")
+    if (folder / f"{name}.finished").exists():
+        return {table: pd.read_parquet(folder / f"{name}.{table}.parquet") for table in names}
+    sizes = Sizes(config.vocabulary, config.layers, config.heads, entry.width, entry.encoding)
+    observer = Observer(entry, config, texts, device, folder / f"{name}.along.parquet")
+    started = time.perf_counter()
+    model, history = train(
+        sizes,
+        texts[entry.corpus].train.to(device),
+        steps=config.steps,
+        batch=config.batch,
+        length=config.length,
+        peak=config.learning_rate,
+        warm_up=config.warm_up,
+        points=evaluation_points(config.steps, config.points),
+        seed=entry.seed,
+        device=device,
+        measure=observer.along_the_way,
+        checkpoint=folder / name,
+        label=name,
+    )
+    seconds = time.perf_counter() - started
+    tables = observer.at_the_end(model)
+    tables["training"] = training_table(history, config.steps)
+    parameters = sum(weight.numel() for weight in model.parameters())
+    used = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    seen = config.steps * config.batch * config.length
+    tables["timing"] = pd.DataFrame(
+        [(parameters, seen, seconds, used)], columns=["parameters", "tokens", "seconds", "device"]
+    )
+    for table, rows in tables.items():
+        with atomic_write(folder / f"{name}.{table}.parquet") as path:
+            rows.to_parquet(path, index=False)
+    (folder / f"{name}.finished").touch()
+    (folder / f"{name}.safetensors").unlink(missing_ok=True)
+    return tables
+
+
+def training_table(history: list[float], steps: int) -> pd.DataFrame:
+    """Return step and loss, means over `WINDOW` updates up to ``step``, of the updates that were made last."""
+    first = steps - len(history)
+    ends = range(WINDOW, len(history) + 1, WINDOW)
+    rows = [(first + end, math.fsum(history[end - WINDOW : end]) / WINDOW) for end in ends]
+    return pd.DataFrame(rows, columns=["step", "loss"])
+
+
+class Observer:
+    """Measures one model: at every point along the way, and at the end."""
+
+    def __init__(
+        self, entry: Run, config: Config, texts: dict[str, Corpus], device: torch.device, stored: Path
+    ) -> None:
+        self.config, self.stored = config, stored
+        held_out = {name: text.held_out.to(device) for name, text in texts.items()}
+        self.own = held_out[entry.corpus]
+        count, length = config.scored, config.scored_length
+        self.scored = {"held out": windows(self.own, count, length, seed=1)}
+        self.scored |= {
+            name: windows(tokens, count, length, seed=1) for name, tokens in held_out.items() if name != entry.corpus
+        }
+        # Labels come from other windows than scores, so that both cannot share one window's accidents.
+        self.labelled = windows(self.own, count, length, seed=2)
+        self.random = measures.repeated(count, length // 2, config.vocabulary, seed=3).to(device)
+        self.scored["repeated tokens"] = measures.repeated(count, length // 2, config.vocabulary, seed=4).to(device)
+        self.evaluated = windows(self.own, config.evaluated, config.length + 1, seed=5)
+        self.queries = measures.query_positions(length)
+        self.rows: dict[str, list[pd.DataFrame]] = {"scores": [], "jobs": [], "planes": [], "loss": []}
+        if stored.exists():  # what an interrupted run measured up to its checkpoint
+            for name in self.rows:
+                self.rows[name] = [pd.read_parquet(stored.with_suffix(f".{name}.parquet"))]
+
+    def along_the_way(self, model: LanguageModel, step: int) -> None:
+        """Score the heads on held-out windows, and take the loss, after ``step`` updates."""
+        scores = measures.head_scores(model, self.scored["held out"], self.queries)
+        by_position = measures.losses(model, self.evaluated).double().cpu()
+        part = max(1, len(by_position) // 8)
+        loss = [float(values.mean()) for values in (by_position, by_position[:part], by_position[-part:])]
+        rows = {
+            "scores": scores.assign(text="held out"),
+            "jobs": measures.known_jobs(model, self.labelled, self.random),
+            "planes": measures.plane_scores(model, self.scored["held out"][:8], self.queries[-1]),
+            "loss": pd.DataFrame([loss], columns=["loss", "early", "late"]),
+        }
+        for name, table in rows.items():
+            self.rows[name].append(table.assign(step=step))
+            with atomic_write(self.stored.with_suffix(f".{name}.parquet")) as path:
+                pd.concat(self.rows[name], ignore_index=True).to_parquet(path, index=False)
+        self.stored.touch()
+
+    def at_the_end(self, model: LanguageModel) -> dict[str, pd.DataFrame]:
+        """Return the tables of the whole course, and what is asked of the trained model alone."""
+        steps = self.config.steps
+        for text, tokens in self.scored.items():
+            if text != "held out":
+                self.rows["scores"].append(
+                    measures.head_scores(model, tokens, self.queries).assign(text=text, step=steps)
+                )
+        tables = {name: pd.concat(parts, ignore_index=True) for name, parts in self.rows.items()}
+        distances = sorted({2, *(round(self.config.length * k / 16) for k in range(1, 16)), self.config.length - 2})
+        spots = windows(self.own, 4 * self.config.evaluated, self.config.length, seed=6)
+        tables["recall"] = measures.recall(model, spots, distances, seed=7)
+        tables["length"] = self.by_length(model, tables["scores"])
+        return tables
+
+    def by_length(self, model: LanguageModel, scores: pd.DataFrame) -> pd.DataFrame:
+        """Return the loss by position on windows `FACTOR` times as long, of the model and of the model edited.
+
+        Edits: the slowest and the fastest quarter of the planes stand still; a quarter of the heads, the most
+        positional, the most symbolic, or random ones, see the first token and the trained length alone.
+        """
+        long = windows(self.own, max(2, self.config.evaluated // 8), FACTOR * self.config.length + 1, seed=8)
+        planes = len(model.angles)
+        quarter = max(1, planes // 4)
+        rows = [("none", measures.losses(model, long, at_once=2))]
+        for name, still in {"fast still": range(quarter), "slow still": range(planes - quarter, planes)}.items():
+            with measures.without_planes(model, still):
+                rows.append((name, measures.losses(model, long, at_once=2)))
+        last = scores[(scores["step"] == self.config.steps) & (scores["text"] == "held out")]
+        last = last[last["weighting"] == "relative"].sort_values(["layer", "head"])
+        count = max(1, len(last) // 4)
+        generator = torch.Generator().manual_seed(9)
+        orders = {
+            "positional windowed": torch.tensor(last["positional"].to_numpy()).argsort(descending=True),
+            "symbolic windowed": torch.tensor(last["symbolic"].to_numpy()).argsort(descending=True),
+            "random windowed": torch.randperm(len(last), generator=generator),
+        }
+        for name, order in orders.items():
+            heads = torch.zeros(len(last), dtype=torch.bool)
+            heads[order[:count]] = True
+            shape = (self.config.layers, self.config.heads)
+            masks = measures.windowed(heads.view(shape).to(long.device), long.shape[1] - 1, self.config.length, sink=1)
+            rows.append((name, measures.losses(model, long, masks, at_once=2)))
+        return pd.concat([binned(loss).assign(edit=name) for name, loss in rows], ignore_index=True)
+
+
+def binned(loss: torch.Tensor) -> pd.DataFrame:
+    """Return position (the middle of each of `BINS` bins) and the mean loss there."""
+    parts = loss.double().cpu().tensor_split(BINS)
+    edges = [0]
+    for part in parts:
+        edges.append(edges[-1] + len(part))
+    middles = [(low + high - 1) / 2 for low, high in pairwise(edges)]
+    return pd.DataFrame({"position": middles, "loss": [float(part.mean()) for part in parts]})

@@ -1,0 +1,79 @@
+"""The study runs, learns, and goes on where it was interrupted."""
+
+import shutil
+
+import pandas as pd
+import pytest
+
+from possym import ConfigError
+from possym.experiments import language_models as study
+from possym.experiments.language_models import corpus
+from possym.results import load_or_run
+
+TINY = {"steps": 40, "points": 3, "encodings": ("rope", "nope"), "scored": 2, "evaluated": 8}
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A corpus made once for this file."""
+    return study.load_corpus("small", study.Config.preset_named("smoke"))
+
+
+def run(monkeypatch, small, path):
+    monkeypatch.setenv("POSSYM_RESULTS", str(path))
+    monkeypatch.setattr(study, "load_corpus", lambda name, config: small)
+    return load_or_run(study, study.Config.preset_named("smoke", **TINY), "auto")
+
+
+def test_models_learn_and_a_stored_model_is_not_trained_again(monkeypatch, small, tmp_path):
+    folder = study.checkpoint_folder  # the folder is deleted when the study is stored
+    kept = tmp_path / "kept"
+
+    def stop(entry, config, texts, device, partial, real=study.trained_tables):
+        if entry.encoding == "nope" and not kept.exists():
+            shutil.copytree(partial, kept)
+            raise KeyboardInterrupt
+        return real(entry, config, texts, device, partial)
+
+    monkeypatch.setattr(study, "trained_tables", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(monkeypatch, small, tmp_path / "results")
+    assert folder and (kept / "rope-64-small-0.finished").exists()
+    first = pd.read_parquet(kept / "rope-64-small-0.timing.parquet")["seconds"].item()
+    found = run(monkeypatch, small, tmp_path / "results")
+    assert found.tables["timing"].set_index("encoding")["seconds"]["rope"] == first
+    unigram = found.tables["corpora"]["unigram"].item()
+    ends = found.tables["loss"].query("step == 40").set_index("encoding")["loss"]
+    assert (ends < unigram).all() and unigram == pytest.approx(5.3, abs=0.2)
+    scores = found.tables["scores"].query("encoding == 'nope'")
+    assert scores["symbolic"].min() > 1 - 1e-5
+    assert found.tables["length"].groupby("encoding")["edit"].nunique().tolist() == [6, 6]
+    assert found.tables["training"]["step"].tolist() == [25, 25]
+    assert set(found.tables["scores"]["text"]) == {"held out", "repeated tokens"}
+
+
+def test_runs_come_seed_by_seed():
+    runs = study.Config.preset_named("paper").runs()
+    assert len(runs) == len(set(runs)) == 8 * 5 + 3 * 2 + 3
+    assert [entry.seed for entry in runs[:5]] == [0] * 5 and len({entry.encoding for entry in runs[:5]}) == 5
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"encodings": ("alibi",)}, "known encodings are rope"),
+        ({"corpus": "poems"}, "known corpora are source, docstrings, small"),
+        ({"width": 100}, "width = 100: give a multiple of twice the heads, 16"),
+        ({"scored_length": 1000}, "scored_length = 1000: give 4 to length, 512"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        study.Config.preset_named("paper", **settings)
+
+
+def test_a_corpus_that_was_not_made_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("POSSYM_CACHE", str(tmp_path))
+    with pytest.raises(study.corpora.ResultsError, match=r"language_models\.corpus"):
+        study.load_corpus("source", study.Config.preset_named("paper"))
+    assert corpus.VOCABULARY == 8192
