@@ -10,7 +10,7 @@ import torch
 from possym import kernels
 from possym.capture import LayerInputs
 from possym.errors import InputError
-from possym.profiling.scoring import ScoreCollector
+from possym.profiling.scoring import Batch, ScoreCollector, Scoring
 from possym.scores import exclusion, head_scores, plane_scores, scores_and_exclusion, swap_scores
 
 COUNTS = pytest.mark.parametrize("count", [2, 3, 16, 17, 33, 65, 130])
@@ -155,11 +155,11 @@ def test_logits_that_overflow_are_reported_with_their_layer(device):
         layers=[4], query=size[:, :, 0], keys=size, cos=size[0, 0, :, :1] * 0 + 1, sin=size[0, 0, :, :1] * 0,
         angles=size[0, 0, 0, :1] * 0, query_position=5, moved=torch.arange(5, device=device), scale=1.0,
     )  # fmt: skip
-    rows = ScoreCollector(0.1, False)
-    rows.add(inputs, [0], None)
+    collector, batch = ScoreCollector(Scoring(0.1, False)), Batch((0,), (5,), None, ())
+    collector.add(inputs, batch)
     with pytest.raises(InputError, match="layer 4: logits are not finite"):
-        rows.tables()
+        collector.tables()
     inputs.query = torch.zeros_like(inputs.query)
-    rows = ScoreCollector(0.1, False)
-    rows.add(inputs, [0], None)
-    assert rows.tables()[0].entropy.item() == pytest.approx(math.log(6))
+    collector, batch = ScoreCollector(Scoring(0.1, False)), Batch((0,), (5,), None, ())
+    collector.add(inputs, batch)
+    assert collector.tables()[0].entropy.item() == pytest.approx(math.log(6))

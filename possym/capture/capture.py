@@ -3,7 +3,7 @@
 import functools
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +65,9 @@ class Capture:
             return
         vocabulary = embedding.weight.shape[0]
         tokens = (torch.arange(PROBE_LENGTH, device=self.device) * 7919 + 11) % vocabulary
-        self.forward(tokens[None], lambda call: probe_layer(call, self.layers, type(model).__name__), PROBE_LENGTH - 1)
+        self.forward(
+            tokens[None], lambda call: probe_layer(call, self.layers, type(model).__name__), [PROBE_LENGTH - 1]
+        )
         count = getattr(model.config.get_text_config(), "num_hidden_layers", len(self.layers))
         count = max(count, *(number + 1 for number in self.layers)) if self.layers else count
         self.coverage = coverage([self.layers.get(number) for number in range(count)])
@@ -83,19 +85,27 @@ class Capture:
         _probed[model] = marks, self.layers, self.coverage.copy(), self.compared
 
     def run(
-        self, tokens: Tensor, visit: Callable[[LayerInputs], None], *, query: int = -1, together: bool = False
+        self,
+        tokens: Tensor,
+        visit: Callable[[LayerInputs], None],
+        *,
+        query: int | Sequence[int] = -1,
+        layers: Sequence[int] | None = None,
+        together: bool = False,
     ) -> Tensor | None:
         """Run the model on ``tokens`` and hand every attention layer's inputs to ``visit``, first layer first.
 
         Args:
             tokens: (T,) or (B, T) token ids, without padding: every row is B prompts of one length.
-            visit: called once a layer with its `LayerInputs`, without gradients.
-            query: position of the query; negative counts from the end.
+            visit: called once per layer and query with its `LayerInputs`, without gradients.
+            query: position of the query, or of several; negative counts from the end.
+            layers: numbers of the layers to hand over; None for all.
             together: hand over layers that are alike at once, while their keys are small: not in order then, and the
                 last after the pass.
 
         Returns:
-            (B, V) logits of the next token at the query, or None where the model has no language head.
+            (B, V) logits of the next token at the query, of several (B, Q, V), or None where the model has no language
+            head.
 
         Raises:
             InputError: tokens or query that do not fit.
@@ -119,52 +129,58 @@ class Capture:
         if not tokens.numel() or tokens.min() < 0 or tokens.max() >= vocabulary:
             raise InputError(f"tokens: give at least one, each from 0 to {vocabulary - 1}, the model's vocabulary")
         length = tokens.shape[1]
-        found = to_int(query)
-        if found is None or not -length <= found < length:
+        alone = to_int(query) is not None or not isinstance(query, (list, tuple, range))
+        positions = [to_int(each) for each in ([query] if alone else query)]
+        if not positions or not all(each is not None and -length <= each < length for each in positions):
             raise InputError(
                 f"query = {query!r}: give a position among the {length} tokens (negative counts from the end)"
             )
-        position = found % length
+        positions = [each % length for each in positions]
         sound: list[tuple[list[int], Tensor]] = []
         waiting: dict[tuple, list[Reading]] = {}
 
         def hand_over() -> None:
             for readings in waiting.values():
-                inputs, finite = merge_layers(readings, position)
+                found, finite = merge_layers(readings, positions)
+                sound.append(([one.layer for one in readings], finite))
                 readings.clear()  # the keys as the model has them are let go
-                sound.append((inputs.layers, finite))
                 # A GPU is asked after the pass: waiting for its answer would leave it idle.
                 if not finite.is_cuda:
                     check_sound(sound[-1:])
-                visit(inputs)
+                for inputs in found:
+                    visit(inputs)
             waiting.clear()
 
         def on_call(call: AttentionCall) -> None:
-            one = read_layer(call, self.layers[call.layer], position)
+            if layers is not None and call.layer not in layers:
+                return
+            one = read_layer(call, self.layers[call.layer], positions)
             waiting.setdefault(one.kind, []).append(one)
-            numbers = sum(each.key.numel() for readings in waiting.values() for each in readings)
-            if not together or one.replayed is not None or numbers + one.key.numel() > TOGETHER:
+            numbers = sum(each.numbers for readings in waiting.values() for each in readings)
+            if not together or one.replayed is not None or numbers + one.numbers > TOGETHER:
                 hand_over()
 
         tokens = tokens.to(self.device)
-        logits = self.forward(tokens, on_call, position)
+        logits = self.forward(tokens, on_call, positions)
         with torch.no_grad():
             hand_over()
         check_sound(sound)
         if logits is not None:
-            self.compare_with_plain_pass(tokens, position, logits)
-        return logits
+            self.compare_with_plain_pass(tokens, positions, logits)
+        return logits if logits is None or not alone else logits[:, 0]
 
-    def forward(self, tokens: Tensor, on_call: Callable[[AttentionCall], None], position: int) -> Tensor | None:
+    def forward(
+        self, tokens: Tensor, on_call: Callable[[AttentionCall], None], positions: Sequence[int]
+    ) -> Tensor | None:
         """Run the model with ``on_call`` at every attention layer and leave it as it was found.
 
-        Returns the logits (B, V) at ``position``, or None where the model has no language head.
+        Returns the logits (B, Q, V) at ``positions``, or None where the model has no language head.
         """
         with attached(self.model, on_call), torch.no_grad():
-            return self.call_model(tokens, position)
+            return self.call_model(tokens, positions)
 
-    def call_model(self, tokens: Tensor, position: int) -> Tensor | None:
-        """Call the model on tokens and return the logits (B, V) at ``position``, if it has a language head."""
+    def call_model(self, tokens: Tensor, positions: Sequence[int]) -> Tensor | None:
+        """Call the model on tokens and return the logits (B, Q, V) at ``positions``, if it has a language head."""
         head = getattr(self.model, "get_output_embeddings", lambda: self.model)()
         model = self.model
         if head is None:  # a reward model's head asks for padding and gives one value: what is below it reads the same
@@ -173,31 +189,31 @@ class Capture:
         options = {"use_cache": False} if "use_cache" in accepted or "kwargs" in accepted else {}
         keeps = "logits_to_keep" in accepted and head is not None
         if keeps:  # as a tensor: asked for a number of them, Gemma 4 leaves out queries of its last layers
-            options["logits_to_keep"] = torch.tensor([position], device=tokens.device)
+            options["logits_to_keep"] = torch.tensor(positions, device=tokens.device)
         logits = getattr(model(input_ids=tokens, **options), "logits", None)
         if logits is None or head is None or logits.ndim != 3:
             return None
-        return logits[:, 0 if keeps else position]
+        return logits if keeps else logits[:, list(positions)]
 
-    def compare_with_plain_pass(self, tokens: Tensor, position: int, logits: Tensor) -> None:
+    def compare_with_plain_pass(self, tokens: Tensor, positions: Sequence[int], logits: Tensor) -> None:
         """Raise an UnsupportedModelError if the model left alone gives other logits than while it was read.
 
         Asked once per model and shape of tokens.
         """
-        shape = tuple(tokens.shape), position
+        shape = tuple(tokens.shape), tuple(positions)
         if shape in self.compared:
             return
         with settled(self.model), torch.no_grad():
-            plain = self.call_model(tokens, position)
+            plain = self.call_model(tokens, positions)
         tolerance = 1e-4 if logits.dtype in (torch.float32, torch.float64) else 0.03
-        if not distance(logits.float(), plain.float()) <= tolerance:
+        if not distance(logits.float().nan_to_num(), plain.float().nan_to_num()) <= tolerance:
             raise UnsupportedModelError(
                 f"{type(self.model).__name__}: read by possym, the model gives other logits than by itself on the same "
-                f"{tokens.shape[1]} tokens. {self.where_it_begins(tokens, position)}"
+                f"{tokens.shape[1]} tokens. {self.where_it_begins(tokens, positions)}"
             )
         self.compared.add(shape)
 
-    def where_it_begins(self, tokens: Tensor, position: int) -> str:
+    def where_it_begins(self, tokens: Tensor, positions: Sequence[int]) -> str:
         """Say in which attention layer the pass that is read leaves the model's own."""
         outputs: list[list[tuple[str, Tensor]]] = []
         named = [(name, m) for name, m in self.model.named_modules() if attends(type(m))]
@@ -212,7 +228,7 @@ class Capture:
             hooks = [m.register_forward_hook(functools.partial(keep, name, found)) for name, m in named]
             try:
                 with context, torch.no_grad():
-                    self.call_model(tokens, position)
+                    self.call_model(tokens, positions)
             finally:
                 for hook in hooks:
                     hook.remove()

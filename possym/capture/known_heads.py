@@ -86,5 +86,5 @@ def known_heads(model: nn.Module, tokens: Tensor) -> pd.DataFrame:
         for head, (a, b) in enumerate(zip(previous.tolist(), induction.tolist(), strict=True)):
             rows.append({"layer": call.layer, "head": head, "previous_token": a, "induction": b})
 
-    capture.forward(tokens.to(capture.device), on_call, tokens.shape[1] - 1)
+    capture.forward(tokens.to(capture.device), on_call, [tokens.shape[1] - 1])
     return pd.DataFrame(rows)

@@ -1,11 +1,15 @@
 """What one attention layer did with one query, and the logit of every key content at every key position.
 
-- `LayerInputs` is what `Capture.run` hands over: query, key contents before rotation, tables.
+- `LayerInputs` is what `Capture.run` hands over: query, key contents before rotation, tables. It knows in which form
+  they are scored: `LayerInputs.scores` and `LayerInputs.plane_scores`.
 - `Reading` is what is kept of a layer until then; `read_layer` makes it, `merge_layers` makes a `LayerInputs` of it.
 """
 
 import functools
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +20,40 @@ from possym.capture.probe import Layer
 from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, unrotate
 from possym.errors import UnsupportedModelError
 from possym.rope import pairs
+from possym.scores import (
+    check_blocks,
+    count_relative_swaps,
+    count_swaps,
+    head_scores,
+    plane_scores,
+    scores_and_exclusion,
+    swap_stakes,
+)
+
+MATRIX_ENTRIES = 2**27  # of relocated logits at once on a GPU, those of one head at least
+
+
+class LayerScores(NamedTuple):
+    """What `LayerInputs.scores` says of every prompt and head, (B, H) each.
+
+    positional, symbolic, entropy: see `possym.scores.swap_scores`.
+    variance, bound: of the moved keys' logits, see `possym.scores.exclusion`.
+    effective_swaps: how many swaps the scores rest on, the exponential of the entropy of α.
+    attention_moved, attention_first, attention_self: the query's attention on the moved keys, on the first token and
+        on its own key, of all its attention (sinks included).
+    distance: how many tokens back the query attends on average, over the tokens that it sees.
+    """
+
+    positional: Tensor
+    symbolic: Tensor
+    entropy: Tensor
+    variance: Tensor
+    bound: Tensor
+    effective_swaps: Tensor
+    attention_moved: Tensor
+    attention_first: Tensor
+    attention_self: Tensor
+    distance: Tensor
 
 
 @dataclass
@@ -33,12 +71,13 @@ class LayerInputs:
         cos, sin: (T, F) tables as the model used them, fastest plane first; F = 0 where the layer does not rotate.
         angles: (F,) radians a position, read off the tables, to their precision.
         query_position: position of the query.
-        moved: (N,) positions of the keys that the query sees before itself.
+        moved: (N,) positions of the keys that the query sees before itself, less those that are held.
         scale: factor of the logits.
         softcap: c of c·tanh(logit/c), or None.
         sinks: (H,) logits of the layer's sinks, or None.
-        replayed: (B, H, N + 1, N + 1) logits of the moved keys and the query's own at each other's positions, asked
-            from the model itself where its rotation does not turn planes; else None.
+        held: (M,) positions of the keys that the query sees and that stay where they are, see `hold`.
+        replayed: (B, H, P, P) logits of the moved keys, the held ones and the query's own, in this order, at each
+            other's positions, asked from the model itself where its rotation does not turn planes; else None.
     """
 
     layers: list[int]
@@ -52,6 +91,7 @@ class LayerInputs:
     scale: float
     softcap: float | None = None
     sinks: Tensor | None = None
+    held: Tensor | None = None
     replayed: Tensor | None = None
     pass_index: int = 0
 
@@ -88,7 +128,8 @@ class LayerInputs:
                     f"layer {self.layer} does not rotate pairs of dimensions, so it has no planes to score: leave "
                     "per_frequency out"
                 )
-            return self.capped(self.replayed[rows, heads, :-1, :-1])
+            count = len(self.moved)
+            return self.capped(self.replayed[rows, heads, :count, :count])
         if per_plane is not None:
             keys, positions = self.plane_factors(heads, rows, per_plane)
             return keys.mT @ positions
@@ -147,41 +188,161 @@ class LayerInputs:
         )
         return contents, positions.expand_as(contents)
 
-    def own_logits(self, heads: slice = slice(None), *, per_plane: slice | None = None) -> Tensor:
-        """Return the logit of the query's own key (B, h, 1), with ``per_plane`` (B, h, f, 1)."""
+    def unmoved_logits(self, heads: slice = slice(None), *, per_plane: slice | None = None) -> Tensor:
+        """Return the logits of the query's own key and of held ones (B, h, 1 + M), ``per_plane`` (B, h, f, 1 + M)."""
         if self.replayed is not None and per_plane is None:
-            return self.capped(self.replayed[:, heads, -1, -1:])
-        position = torch.full((1,), self.query_position, device=self.keys.device)
-        return replace(self, moved=position).relocated_logits(heads, per_plane=per_plane).squeeze(-1)
+            logits = self.replayed[:, heads].diagonal(dim1=-2, dim2=-1)[..., len(self.moved) :].roll(1, -1)
+            return self.capped(logits)
+        there = replace(self, moved=self.unmoved)
+        if per_plane is not None:
+            keys, positions = there.plane_factors(heads, slice(None), per_plane)
+            return (keys * positions).sum(-2)
+        contents, positions = there.factors(heads)
+        return self.capped((contents * positions).sum(-1))
 
     def extra_logits(self, heads: slice = slice(None)) -> Tensor:
-        """Return the logits of what is attended but never moved (B, h, X): the query's own key, and sinks."""
-        own = self.own_logits(heads)
+        """Return the logits of what is attended but never moved (B, h, X): the query's own key, held ones, sinks."""
+        logits = self.unmoved_logits(heads)
         if self.sinks is None:
-            return own
-        return torch.cat([own, self.sinks[heads].expand(len(own), -1).unsqueeze(-1)], -1)
+            return logits
+        return torch.cat([logits, self.sinks[heads].expand(len(logits), -1).unsqueeze(-1)], -1)
+
+    @functools.cached_property
+    def unmoved(self) -> Tensor:
+        """Positions of the query's own key and of the held ones (1 + M,)."""
+        own = torch.full((1,), self.query_position, device=self.keys.device)
+        return own if self.held is None else torch.cat([own, self.held])
+
+    def hold(self, positions: Sequence[int]) -> "LayerInputs":
+        """Return the same with some of the moved keys held in place: they are attended, but take part in no swap.
+
+        Positions that the query does not see change nothing.
+        """
+        there = self.moved.tolist() if len(positions) else []
+        held = [number for number, position in enumerate(there) if position in set(positions)]
+        if not held:
+            return self
+        moved = [number for number in range(len(there)) if number not in set(held)]
+        moved, held = (torch.tensor(part, dtype=torch.long, device=self.keys.device) for part in (moved, held))
+        replayed = self.replayed
+        if replayed is not None:
+            order = torch.cat([moved, held, torch.full_like(self.moved[:1], len(there))])
+            replayed = replayed[:, :, order[:, None], order]
+        return replace(self, moved=self.moved[moved], held=self.moved[held], replayed=replayed)
+
+    def scores(self, blocks: list[tuple[int, int]] | None, temperature: float, relative: bool) -> LayerScores:
+        """Return the scores of every prompt and head, of logits that are not checked: what is not finite stays so.
+
+        Args:
+            blocks: None for single tokens, else (start, stop) pairs among the moved keys.
+            temperature, relative: see `possym.scores.swap_scores`.
+        """
+        count, shape, extra = len(self.moved), self.query.shape[:2], self.extra_logits()
+        entries, _ = self.entries_at_once
+        products = blocks is None and self.replayed is None
+        numbers = 2 * self.keys.shape[-1] if products else count  # that a key of a head takes
+        found = self.query.new_empty(len(LayerScores._fields), *shape)
+        for rows, heads in chunks(shape, entries // (count * numbers)):
+            some = extra[rows, heads]
+            if products:
+                contents, positions = self.factors(heads, rows)
+                observed = self.capped((contents * positions).sum(-1))
+                factors = contents, positions, some
+                scores, exclusion = head_scores(*factors, temperature, self.capped, entries, relative)
+            else:  # blocks need their matrices, and so does a layer that has no factors
+                relocated = self.relocated_logits(heads, rows)
+                observed = relocated.diagonal(dim1=-2, dim2=-1)
+                scores, exclusion = scores_and_exclusion(relocated, some, blocks, temperature, relative)
+                del relocated
+            attended = self.attended(observed, some, blocks, temperature, relative)
+            found[:, rows, heads] = torch.stack([*scores, exclusion.variance, exclusion.bound, *attended])
+        return LayerScores(*found)
+
+    def attended(
+        self,
+        observed: Tensor,
+        extra: Tensor,
+        blocks: list[tuple[int, int]] | None,
+        temperature: float,
+        relative: bool,
+    ) -> list[Tensor]:
+        """Return the last five of `LayerScores`, which need no more than the observed and the extra logits."""
+        seen, count = torch.cat([self.moved, self.unmoved]), len(self.moved)
+        spans = None if blocks is None else check_blocks(blocks, count)
+        everything = torch.cat([observed, extra], -1)
+        share, on_tokens = (x.softmax(-1)[..., : len(seen)] for x in (everything, everything[..., : len(seen)]))
+        stakes = swap_stakes(observed, share[..., :count], spans, relative)
+        swaps = (count_relative_swaps if relative else count_swaps)(stakes, temperature)
+        back = (self.query_position - seen).to(share)
+        first = (seen == 0).to(share)
+        return [swaps.to(share), share[..., :count].sum(-1), share @ first, share[..., count], on_tokens @ back]
+
+    def plane_scores(self, blocks: list[tuple[int, int]] | None, temperature: float, relative: bool) -> Tensor:
+        """Return positional, symbolic, entropy and the norm of the logits of every plane (B, H, F, 4)."""
+        count, (entries, vectors) = len(self.moved), self.entries_at_once
+        extra = self.unmoved_logits(per_plane=slice(None))
+        found = self.query.new_empty(*self.query.shape[:2], len(self.angles), 4)
+        # Blocks need matrices of logits, single tokens vectors alone.
+        for rows, heads, planes in chunks(
+            found.shape[:-1], vectors // count if blocks is None else entries // count**2
+        ):
+            some = extra[rows, heads, planes]
+            if blocks is None:
+                factors = self.plane_factors(heads, rows, planes)
+                scores, logits = plane_scores(*factors, some, temperature, relative)
+            else:
+                relocated = self.relocated_logits(heads, rows, per_plane=planes)
+                scores, _ = scores_and_exclusion(relocated, some, blocks, temperature, relative)
+                logits = relocated.diagonal(dim1=-2, dim2=-1)
+            found[rows, heads, planes] = torch.stack([*scores, logits.norm(dim=-1)], -1)
+        return found
+
+    @property
+    def entries_at_once(self) -> tuple[int, int]:
+        """How many entries of matrices, and of vectors: what a GPU has memory for, what a CPU's cache holds."""
+        threads = torch.get_num_threads()
+        return (MATRIX_ENTRIES, 2**23) if self.keys.is_cuda else (2**19 * threads, 2**13 * threads)
 
     def capped(self, logits: Tensor) -> Tensor:
         """Return logits after the layer's softcap."""
         return logits if self.softcap is None else (logits / self.softcap).tanh_().mul_(self.softcap)
 
 
+def chunks(shape: Sequence[int], size: int) -> Iterator[tuple[slice, ...]]:
+    """Return slices that cut ``shape`` into chunks of ``size`` entries at most, or one, that are wide in the last.
+
+    >>> list(chunks((2, 3), 2))[:2]
+    [(slice(0, 1, None), slice(0, 2, None)), (slice(0, 1, None), slice(2, 4, None))]
+    """
+    cuts = []
+    for count in reversed(shape):
+        step = max(1, min(count, size))
+        cuts.insert(0, [slice(start, start + step) for start in range(0, count, step)])
+        size //= step
+    return itertools.product(*cuts)
+
+
 @dataclass
 class Reading:
-    """What one layer's `LayerInputs` are made of: the query in float32 and the keys, after rotation, and the rest."""
+    """What one layer's `LayerInputs` are made of, Q queries: (B, H, Q, D) in float32, keys after rotation, the rest."""
 
     layer: int
-    query: Tensor
+    queries: Tensor
     key: Tensor
-    moved: Tensor
+    moved: list[Tensor]
     rope_layout: RopeLayout | None
     tables: tuple[Tensor, Tensor] | None
     tables_and_angles: tuple[Tensor, Tensor, Tensor] | None
     scale: float
     softcap: float | None
     sinks: Tensor | None
-    replayed: Tensor | None
+    replayed: list[Tensor] | None
     pass_index: int
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it keeps."""
+        return self.key.numel() + self.queries.numel()
 
     @property
     def kind(self) -> tuple:
@@ -194,18 +355,16 @@ class Reading:
             *shared,
             self.scale,
             self.softcap,
-            self.query.shape,
+            self.queries.shape,
             self.key.shape,
             self.key.dtype,
         )
 
 
-def read_layer(call: AttentionCall, found: Layer, position: int) -> Reading:
-    """Keep what one layer's `LayerInputs` are made of."""
-    query = call.query[:, :, position].to(torch.float32, copy=True)  # a view would keep all queries
-    moved = call.once(
-        "moved", call.mask, lambda: call.visible(position)[:position].nonzero().flatten().to(query.device)
-    )
+def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> Reading:
+    """Keep what one layer's `LayerInputs` are made of, for queries at some positions."""
+    queries = call.query[:, :, positions].to(torch.float32)  # by a list, so a copy: a view would keep all queries
+    moved = call.once("moved", call.mask, lambda: [moved_keys(call, position) for position in positions])
     tables, tables_and_angles, replayed = None, None, None
     if found.rope_layout is not None:
         tables = call.tables()
@@ -213,10 +372,13 @@ def read_layer(call: AttentionCall, found: Layer, position: int) -> Reading:
             ("angles", id(found.rope_layout)), call.tables_from, lambda: read_angles(call, found.rope_layout)
         )
     if found.method == "replay":
-        replayed = replayed_logits(call, query * call.scale * found.factor, [*moved.tolist(), position])
+        replayed = [
+            replayed_logits(call, queries[:, :, number] * call.scale * found.factor, [*keys.tolist(), position])
+            for number, (keys, position) in enumerate(zip(moved, positions, strict=True))
+        ]
     return Reading(
         layer=call.layer,
-        query=query,
+        queries=queries,
         key=call.key,
         moved=moved,
         rope_layout=found.rope_layout,
@@ -230,10 +392,16 @@ def read_layer(call: AttentionCall, found: Layer, position: int) -> Reading:
     )
 
 
-def merge_layers(readings: list[Reading], position: int) -> tuple[LayerInputs, Tensor]:
-    """Return what alike layers gave as one, and whether each layer's queries and keys are finite."""
+def moved_keys(call: AttentionCall, position: int) -> Tensor:
+    """Return the positions of the keys that the query at one position sees before itself."""
+    return call.visible(position)[:position].nonzero().flatten().to(call.query.device)
+
+
+def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[list[LayerInputs], Tensor]:
+    """Return what alike layers gave as one per query, and whether each layer's queries and keys are finite."""
     first = readings[0]
-    layout, query, keys = first.rope_layout, torch.cat([one.query for one in readings]), [one.key for one in readings]
+    layout, keys = first.rope_layout, [one.key for one in readings]
+    queries = torch.cat([one.queries for one in readings])
     if layout is None:
         keys = torch.cat(keys).float()
         cos = sin = keys.new_empty(keys.shape[2], 0)
@@ -241,25 +409,28 @@ def merge_layers(readings: list[Reading], position: int) -> tuple[LayerInputs, T
     else:
         cos, sin, angles = first.tables_and_angles
         keys = unrotate(torch.cat(keys).float(), first.tables, layout, layout.key_weight)
-        query = query if layout.key_weight is None else query * layout.key_weight
-        query = query[..., layout.order]
-    finite = [x.isfinite().reshape(len(readings), -1).all(1) for x in (query, keys)]
-    inputs = LayerInputs(
-        layers=[one.layer for one in readings],
-        query=query,
-        keys=keys,
-        cos=cos,
-        sin=sin,
-        angles=angles,
-        query_position=position,
-        moved=first.moved,
-        scale=first.scale,
-        softcap=first.softcap,
-        sinks=first.sinks,
-        replayed=first.replayed,
-        pass_index=first.pass_index,
-    )
-    return inputs, finite[0] & finite[1]
+        queries = queries if layout.key_weight is None else queries * layout.key_weight
+        queries = queries[..., layout.order]
+    finite = [x.isfinite().reshape(len(readings), -1).all(1) for x in (queries, keys)]
+    found = [
+        LayerInputs(
+            layers=[one.layer for one in readings],
+            query=queries[:, :, number],
+            keys=keys,
+            cos=cos,
+            sin=sin,
+            angles=angles,
+            query_position=position,
+            moved=first.moved[number],
+            scale=first.scale,
+            softcap=first.softcap,
+            sinks=first.sinks,
+            replayed=None if first.replayed is None else first.replayed[number],
+            pass_index=first.pass_index,
+        )
+        for number, position in enumerate(positions)
+    ]
+    return found, finite[0] & finite[1]
 
 
 def read_angles(call: AttentionCall, layout: RopeLayout) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,9 +17,9 @@ from importlib.resources import files
 from typing import Any
 
 from possym.capture import TOGETHER
+from possym.capture.layer_inputs import MATRIX_ENTRIES
 from possym.ensembles.gptj import GPTJConfig
 from possym.errors import InputError, require_type, to_int
-from possym.profiling.scoring import MATRIX_ENTRIES
 
 PARTS = ("forward", "capture", "heads", "planes")
 
@@ -128,7 +128,7 @@ def profile_bytes(shape: Shape, tokens: int) -> dict[str, int]:
     Weights and activations are bfloat16: the residual stream and its norm, with queries, keys and values while a layer
     attends, with three inner vectors in its MLP. Keys wait in bfloat16 until as many layers as are taken together have
     passed, and are captured in float32; turning them back needs more for a while. The matrices are relocated logits in
-    float32, of as many heads as `possym.profiling` takes at once, and what they are products of.
+    float32, of as many heads as `possym.capture` takes at once, and what they are products of.
 
     >>> {part: round(size / 1e9, 1) for part, size in profile_bytes(shapes()["Llama-3-70B"], 2**17).items()}
     {'weights': 141.1, 'attention': 7.0, 'turning': 1.9, 'captured': 0.5, 'matrices': 68.9, 'MLP': 27.1}

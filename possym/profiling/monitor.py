@@ -10,8 +10,6 @@ Only the decoder runs, not its head, in eval mode and in the precision of its we
 those of float32 also where training mixes precisions.
 """
 
-import hashlib
-import json
 import os
 import statistics
 import sys
@@ -37,11 +35,21 @@ from possym.errors import (
     need_room,
     require_type,
 )
-from possym.profiling.profile import Profile
-from possym.profiling.prompts import check_number, read_blocks, read_prompts, read_queries
-from possym.profiling.scoring import ScoreCollector, score_prompts
+from possym.profiling.identity import hash_of
+from possym.profiling.profile import summarize
+from possym.profiling.prompts import (
+    check_holds,
+    check_number,
+    check_prompts,
+    read_blocks,
+    read_holds,
+    read_prompts,
+    read_queries,
+)
+from possym.profiling.scoring import HEAD_VALUES, Scoring, plan_batches, score_batches
 from possym.results import atomic_write, writing
 from possym.results.steps import evaluation_steps
+from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
 
 try:
     from transformers import PreTrainedModel, TrainerCallback
@@ -54,7 +62,7 @@ POINTS = 100
 FILE = "head_scores.parquet"
 COLUMNS = (
     "step", "layer", "head", "positional", "symbolic", "entropy", "positional_sd", "symbolic_sd", "entropy_sd",
-    "variance", "bound", "purity",
+    "purity", *(name for name in HEAD_VALUES if name not in ("positional", "symbolic", "entropy", "moved")),
 )  # fmt: skip
 
 
@@ -127,9 +135,8 @@ class HeadScoreCallback(TrainerCallback):
     Args:
         prompts: as for `possym.profile`, of at least three tokens each. Held-out ones, the same for all points.
         tokenizer: needed for strings and chats.
-        blocks: what changes places, as for `possym.profile`.
-        query: place of the query token, one for all prompts or one for each; negative counts from the end.
-        temperature: τ of the weights of swaps, positive.
+        blocks, hold, query: what changes places, what stays, and who asks, as for `possym.profile`.
+        temperature, relative: τ of the weights of swaps and its unit, as for `possym.profile`.
         gamma: tolerance of purity, see `possym.scores.purity`.
         steps: numbers of updates after which to score, 0 for before the first; None for the schedule of this module.
         share: how much of the time of the updates the schedule may cost, between 0 and 1. The first and the last point
@@ -166,8 +173,10 @@ class HeadScoreCallback(TrainerCallback):
         *,
         tokenizer: Any = None,
         blocks: Any = "tokens",
-        query: int | Sequence[int] = -1,
-        temperature: float = 0.1,
+        hold: Any = None,
+        query: Any = -1,
+        temperature: float = DEFAULT_TEMPERATURE,
+        relative: bool = DEFAULT_RELATIVE,
         gamma: float = 0.1,
         steps: Sequence[int] | None = None,
         share: float = 0.05,
@@ -178,10 +187,16 @@ class HeadScoreCallback(TrainerCallback):
         check_number("gamma", gamma, 0.0, 0.5)
         check_number("share", share, 0.0, 1.0)
         require_type(path, (str, os.PathLike, type(None)), "path")
-        self.texts = read_prompts(prompts, tokenizer)
-        self.places = read_queries(query, self.texts)
-        self.spans = read_blocks(blocks, self.texts, self.places)
-        self.temperature, self.gamma, self.share = float(temperature), float(gamma), float(share)
+        require_type(relative, bool, "relative")
+        self.tokenizer = tokenizer
+        self.prompts = read_prompts(prompts, tokenizer)
+        queries = read_queries(query, self.prompts)
+        spans, holds = read_blocks(blocks, self.prompts, queries), read_holds(hold, self.prompts)
+        check_holds(holds, spans, queries, hold)
+        self._given = self.prompts, queries, spans, holds
+        self.how = Scoring(float(temperature), relative)
+        self.gamma, self.share = float(gamma), float(share)
+        self._identity = hash_of([prompt.ids for prompt in self.prompts], queries, spans, holds)
         self.steps = None if steps is None else read_steps(steps)
         self.path = None if path is None else Path(path)
         self._schedule = None
@@ -194,8 +209,8 @@ class HeadScoreCallback(TrainerCallback):
         """One row a scored update, layer and head.
 
         Columns: step (updates done), layer, head, mean and standard deviation over prompts of positional, symbolic and
-        entropy (nats), variance of the logits and its exclusion bound, purity of the mean scores (1 positional,
-        −1 symbolic, 0 neither).
+        entropy (nats), purity of the mean scores (1 positional, −1 symbolic, 0 neither), and the means of what else
+        `possym.profiling.profile.Profile.heads` holds.
         """
         points = [self._points[step] for step in sorted(self._points)]
         table = pd.concat(points, ignore_index=True) if points else pd.DataFrame(columns=COLUMNS)
@@ -221,11 +236,12 @@ class HeadScoreCallback(TrainerCallback):
         self._decoder = decoder(model)
         with scoring(self._decoder):
             self._capture = Capture(self._decoder)
-        prompts = [[text.ids for text in self.texts], self.places, self.spans]
+        check_prompts(self.prompts, self._decoder, self.tokenizer)
         self._settings = {
             "model": type(self._decoder).__name__,
-            "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16],
-            "temperature": self.temperature,
+            "prompts": self._identity,
+            "temperature": self.how.temperature,
+            "relative": self.how.relative,
             "gamma": self.gamma,
         }
         self._target = self.path or Path(args.output_dir) / FILE
@@ -290,15 +306,14 @@ class HeadScoreCallback(TrainerCallback):
     def _score(self, step: int) -> pd.DataFrame:
         """Return the scores of every head, mean and spread over prompts."""
         rotations = [layer.rope_layout for layer in self._capture.layers.values() if layer.rope_layout is not None]
-        rows = ScoreCollector(self.temperature, False)
         with scoring(self._decoder):
             if any(r.query_weight is not None or r.key_weight is not None for r in rotations):
                 self._capture = Capture(self._decoder)  # gains after the rotation are weights: they train
-            score_prompts(self._capture, self.texts, self.places, self.spans, rows)
-        heads, frequencies = rows.tables()
-        settings = {"gamma": self.gamma}
-        table = Profile(heads, frequencies, pd.DataFrame(), self._capture.coverage, settings).summary()
-        return table.assign(step=step)[list(COLUMNS)]
+            batches = plan_batches(*self._given, self._capture.prompts_at_once)
+            heads, _, _ = score_batches(self._capture, batches, self.prompts, self.how)
+        table = summarize(heads, "head", self.gamma)
+        table.insert(0, "step", step)
+        return table[["step", "layer", *(["pass"] if "pass" in table else []), *COLUMNS[2:]]]
 
     def _keep(self, scores: pd.DataFrame) -> None:
         """Add a point to the table and to TensorBoard."""
@@ -325,7 +340,8 @@ class HeadScoreCallback(TrainerCallback):
             return {}
         try:
             table = pd.read_parquet(self._target)
-            points = {int(at): rows.reset_index(drop=True) for at, rows in table[list(COLUMNS)].groupby("step")}
+            table[list(COLUMNS)]  # a table that lacks one is none of ours
+            points = {int(at): rows.reset_index(drop=True) for at, rows in table.groupby("step")}
         except (OSError, ValueError, KeyError) as error:
             message = f"{self._target} holds no head scores ({error}): move it, or give another path"
             raise ResultsError(message) from error

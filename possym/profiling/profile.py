@@ -1,4 +1,4 @@
-"""The profile of a model: tables of scores by head and frequency, how they are made, drawn, kept and joined."""
+"""The profile of a model: `profile` makes it, `Profile` holds its tables, prints, draws, saves and joins them."""
 
 import json
 import os
@@ -7,18 +7,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import pandas as pd
-from torch import nn
-from tqdm.auto import tqdm
+from torch import Tensor, nn
 
 from possym import __version__
 from possym.capture import Capture
-from possym.errors import InputError, ResultsError, require_type
-from possym.profiling.prompts import check_number, read_answers, read_blocks, read_prompts, read_queries
-from possym.profiling.scoring import ScoreCollector, purity_of, score_prompts
+from possym.errors import InputError, ResultsError, require_type, to_int
+from possym.profiling.identity import hash_of, model_identity, tokenizer_identity
+from possym.profiling.prompts import (
+    check_holds,
+    check_number,
+    check_prompts,
+    read_answers,
+    read_blocks,
+    read_holds,
+    read_layers,
+    read_prompts,
+    read_queries,
+)
+from possym.profiling.scoring import HEAD_VALUES, Scoring, plan_batches, purity_of, score_batches
+from possym.profiling.shards import Shards
+from possym.results import writing
 from possym.results.files import scratch
+from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
 
-TABLES = ("heads", "frequencies", "prompts", "coverage")
+TABLES = ("heads", "frequencies", "prompts", "inputs", "coverage")
+MEANS = tuple(name for name in HEAD_VALUES if name != "moved")
+NOT_IDENTITY = ("model", "revision", "device")  # one model may lie in two places, and be read on two devices
 
 
 @dataclass
@@ -26,14 +42,21 @@ class Profile:
     """Scores of a model's heads on a set of prompts.
 
     Attributes:
-        heads: one row a prompt, layer and head: positional, symbolic, entropy (nats), purity (1 positional,
-            −1 symbolic, 0 neither), variance of the logits and its exclusion bound, moved (number of keys moved).
-            Scores are NaN where the query sees fewer than two keys or blocks to swap.
-        frequencies: one row a prompt, layer, head and frequency ID (from 1, fastest first): angle (radians a
+        heads: one row per prompt, query, layer and head: positional, symbolic, entropy (nats), purity (1 positional,
+            −1 symbolic, 0 neither), variance of the logits and its exclusion bound, effective_swaps (how many swaps
+            the scores rest on), attention_moved, attention_first, attention_self (shares of the query's attention on
+            the moved keys, the first token, its own key), distance (tokens back that it attends on average), moved
+            (number of keys moved). NaN where the query sees fewer than two keys or blocks to swap. Models that run a
+            layer several times in a forward pass have a column pass (from 0), here and in frequencies.
+        frequencies: one row per prompt, query, layer, head and frequency ID (from 1, fastest first): angle (radians a
             position), logit_norm, positional, symbolic, entropy. Empty unless asked for.
-        prompts: one row a prompt: tokens, query_place, blocks (number), predicted (token id), correct.
-        coverage: one row a layer of the model, see `possym.capture.Capture`.
-        settings: how the profile was made.
+        prompts: one row per prompt and query: tokens, query (its position), blocks (number), predicted (token id),
+            correct.
+        inputs: one row per prompt: token_ids, spans (its blocks), held (positions that stay in place).
+        coverage: one row per layer of the model, see `possym.capture.Capture`.
+        settings: how the profile was made, and of what: the model's name, class, weights (a hash of a sample of them),
+            dtype, revision and device, hashes of the tokenizer and its chat template, temperature, relative, blocks,
+            hold, layers, gamma, per_frequency, only_correct, and the version of possym.
     """
 
     heads: pd.DataFrame
@@ -41,24 +64,34 @@ class Profile:
     prompts: pd.DataFrame
     coverage: pd.DataFrame
     settings: dict[str, Any] = field(default_factory=dict)
+    inputs: pd.DataFrame = field(default_factory=lambda: inputs_table([], [], []))
 
-    def summary(self) -> pd.DataFrame:
-        """Return mean and standard deviation over prompts, one row a layer and head.
+    def summary(self, by: str = "head") -> pd.DataFrame:
+        """Return mean and standard deviation over prompts and queries, one row per layer (and pass) and head.
 
         ``purity`` is that of the mean scores; the deviations divide by n − 1 and are NaN for one prompt.
+
+        Args:
+            by: ``"head"``, or ``"key_head"`` for the means over the query heads that share a head of keys.
+
+        Raises:
+            InputError: another ``by``.
         """
-        groups = self.heads.groupby(["layer", "head"])
-        columns = ["positional", "symbolic", "entropy", "variance", "bound"]
-        table = groups[columns].mean()
-        for column in ("positional", "symbolic", "entropy"):
-            table[f"{column}_sd"] = groups[column].std()
-        table["purity"] = purity_of(table.positional, table.symbolic, self.settings["gamma"])
-        return table.reset_index()
+        if by not in ("head", "key_head"):
+            raise InputError(f"by = {by!r}: give 'head' or 'key_head'")
+        table = self.heads
+        if by == "key_head":
+            sizes = self.coverage.set_index("layer")
+            shared = table.layer.map(sizes["heads"] // sizes["key_heads"]).astype("int64")
+            table = table.assign(key_head=table["head"] // shared)
+            keys = [name for name in ("prompt", "query", "layer", "pass", "key_head") if name in table]
+            table = table.groupby(keys, as_index=False)[list(MEANS)].mean()
+        return summarize(table, by, self.settings["gamma"])
 
     def correlation(self) -> float:
-        """Return Pearson's r between the mean positional and symbolic scores over heads."""
+        """Return Pearson's r between the mean positional and symbolic scores over heads, NaN for fewer than two."""
         table = self.summary()
-        return float(table.positional.corr(table.symbolic))
+        return float(table.positional.corr(table.symbolic)) if len(table) > 1 else float("nan")
 
     def plane(self):
         """Draw every head by its mean positional and symbolic score (an Altair chart)."""
@@ -86,16 +119,21 @@ class Profile:
         """Return the rows of `frequencies` of one head.
 
         Raises:
-            InputError: frequencies were not asked for, or no such head.
+            InputError: frequencies were not asked for, no such head, or one that has none.
         """
-        if self.frequencies.empty:
+        if not self.settings.get("per_frequency", True):
             raise InputError("this profile has no frequencies: make it with per_frequency=True")
         rows = self.frequencies[(self.frequencies.layer == layer) & (self.frequencies["head"] == head)]
         if rows.empty:
-            layers = sorted(self.frequencies.layer.unique().tolist())
+            there = self.heads[(self.heads.layer == layer) & (self.heads["head"] == head)]
+            method = self.coverage.set_index("layer").method.get(layer)
+            if len(there):
+                why = "turns no pairs of dimensions (method 'replay')" if method == "replay" else "does not rotate"
+                raise InputError(f"layer {layer!r} {why}, so its heads have no frequencies")
+            layers = sorted(self.heads.layer.unique().tolist())
             raise InputError(
-                f"layer {layer!r}, head {head!r}: layers with frequencies are {layers}, heads count from 0 to "
-                f"{self.frequencies['head'].max()}"
+                f"layer {layer!r}, head {head!r}: layers of this profile are {layers}, heads count from 0 to "
+                f"{self.heads['head'].max()}"
             )
         return rows
 
@@ -106,25 +144,29 @@ class Profile:
 
         Raises:
             InputError: ``path`` holds something that is not a profile.
+            ResultsError: it cannot be written, as for want of room.
         """
         require_type(path, (str, os.PathLike), "path")
         path = Path(path)
         if path.exists() and not (path / "profile.json").exists():
             raise InputError(f"{path} exists and is not a saved profile: choose another place")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch(path.parent) as folder:
-            (new := folder / "new").mkdir()
-            for name in TABLES:
-                getattr(self, name).to_parquet(new / f"{name}.parquet", index=False)
-            (new / "profile.json").write_text(json.dumps({"format": 1, "settings": self.settings}, indent=1))
-            if path.exists():
-                os.replace(path, folder / "before")
-            os.replace(new, path)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with scratch(path.parent) as folder:
+                (new := folder / "new").mkdir()
+                for name in TABLES:
+                    getattr(self, name).to_parquet(new / f"{name}.parquet", index=False)
+                (new / "profile.json").write_text(json.dumps({"format": 2, "settings": self.settings}, indent=1))
+                if path.exists():
+                    os.replace(path, folder / "before")
+                os.replace(new, path)
         return path
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Self:
         """Read a profile that `save` wrote.
+
+        One of possym 0.1 lacks what was not measured then: those columns are NaN, and `inputs` is empty.
 
         Raises:
             ResultsError: no profile there, or one that is incomplete or of another format.
@@ -133,33 +175,54 @@ class Profile:
         path = Path(path)
         try:
             manifest = json.loads((path / "profile.json").read_text())
-            if manifest["format"] != 1:
-                raise ResultsError(f"{path} has format {manifest['format']!r}; this possym reads format 1")
-            tables = {name: pd.read_parquet(path / f"{name}.parquet") for name in TABLES}
-            return cls(**tables, settings=manifest["settings"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            if manifest["format"] not in (1, 2):
+                raise ResultsError(f"{path} has format {manifest['format']!r}; this possym reads formats 1 and 2")
+            old = manifest["format"] == 1
+            tables = {
+                name: pd.read_parquet(path / f"{name}.parquet") for name in TABLES if not (old and name == "inputs")
+            }
+            found = cls(**tables, settings=manifest["settings"])
+            return found.from_format_1() if old else found.with_lists()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ResultsError(
                 f"{path} holds no whole profile ({error}): give a folder that Profile.save wrote"
             ) from error
 
+    def from_format_1(self) -> Self:
+        """Return what possym 0.1 saved with today's columns, NaN where nothing was measured."""
+        prompts = self.prompts.rename(columns={"query_place": "query"})
+        heads, frequencies = (
+            table.merge(prompts[["prompt", "query"]], on="prompt") for table in (self.heads, self.frequencies)
+        )
+        heads = heads.reindex(columns=[name for name in head_columns() if name != "pass"])
+        frequencies = frequencies[["prompt", "query", *(c for c in frequencies if c not in ("prompt", "query"))]]
+        settings = {"relative": False, "hold": None, "layers": None} | self.settings
+        return type(self)(heads, frequencies, prompts, self.coverage, settings)
+
+    def with_lists(self) -> Self:
+        """Return the profile with lists where Parquet gives arrays."""
+        for name in ("token_ids", "spans", "held"):
+            self.inputs[name] = [
+                None if entry is None else [as_list(part) for part in entry] for entry in self.inputs[name]
+            ]
+        return self
+
     @classmethod
-    def concat(cls, profiles: Sequence[Self]) -> Self:
+    def concat(cls, profiles: Self | Sequence[Self]) -> Self:
         """Return one profile of the prompts of several, numbered on, of one model and with one set of settings.
 
         Raises:
-            InputError: nothing given, or models or settings that differ.
+            InputError: nothing given, or profiles that differ in anything but their prompts, the model's name and
+                place, and the device.
         """
-        profiles = list(profiles)
+        profiles = [profiles] if isinstance(profiles, cls) else list(profiles)
         if not profiles or not all(isinstance(p, cls) for p in profiles):
             raise InputError("profiles: give a list of one or more Profile objects")
         first = profiles[0]
         for other in profiles[1:]:
-            if other.settings != first.settings:
-                names = [k for k in first.settings if other.settings.get(k) != first.settings[k]]
-                raise InputError(f"profiles were made with different settings ({', '.join(names)}): make them alike")
-            if not other.coverage[["layer", "planes"]].equals(first.coverage[["layer", "planes"]]):
-                raise InputError("profiles are of different models: concatenate those of one model")
-        tables = {name: [] for name in ("heads", "frequencies", "prompts")}
+            check_alike(first, other)
+        names = ("heads", "frequencies", "prompts", "inputs")
+        tables = {name: [] for name in names}
         shift = 0
         for one in profiles:
             for name, parts in tables.items():
@@ -167,24 +230,31 @@ class Profile:
                 parts.append(table.assign(prompt=table.prompt + shift))
             shift += int(one.prompts.prompt.max()) + 1
         joined = {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
-        return cls(**joined, coverage=first.coverage, settings=first.settings)
+        devices = dict.fromkeys(one.settings["device"] for one in profiles) if len(profiles) > 1 else {}
+        settings = first.settings | ({"device": ", ".join(devices)} if devices else {})
+        return cls(**joined, coverage=first.coverage, settings=settings)
 
     def __repr__(self) -> str:
         """Return a few lines that say what was profiled and what came out."""
         table, settings = self.summary(), self.settings
         counts = table.purity.value_counts()
-        tokens = self.prompts.tokens
+        tokens, correct = self.prompts.tokens, self.prompts.correct
         length = f"{tokens.min()}" if tokens.min() == tokens.max() else f"{tokens.min()} to {tokens.max()}"
-        rotating = int(self.coverage.rotates.sum())
-        correct = self.prompts.correct
         answered = "" if correct.isna().all() else f", {int(correct.sum())} answered correctly"
+        prompts, queries = self.prompts.prompt.nunique(), len(self.prompts)
+        asked = f", {queries} queries" if queries > prompts else ""
+        held = f", held: {settings['hold']}" if settings["hold"] is not None else ""
+        unit = "relative " if settings["relative"] else ""
+        r = self.correlation()
+        relation = "" if np.isnan(r) else f"; positional against symbolic: r = {r:.2f}"
         return (
-            f"Profile of {settings['model']}: {len(self.prompts)} prompt{'s' * (len(self.prompts) != 1)} of {length} "
-            f"tokens{answered}\n"
-            f"  {len(table)} heads in {table.layer.nunique()} layers, {rotating} of {len(self.coverage)} layers rotate"
-            f"; blocks: {settings['blocks']}, temperature {settings['temperature']:g}\n"
+            f"Profile of {settings['model']}: {counted(prompts, 'prompt')} of {length} tokens{asked}{answered}\n"
+            f"  {counted(len(table), 'head')} in {counted(table.layer.nunique(), 'layer')}, "
+            f"{int(self.coverage.rotates.sum())} of {counted(len(self.coverage), 'layer')} "
+            f"{'rotates' if len(self.coverage) == 1 else 'rotate'}; blocks: {settings['blocks']}{held}, {unit}"
+            f"temperature {settings['temperature']:g}\n"
             f"  purely positional {counts.get(1, 0)}, purely symbolic {counts.get(-1, 0)}, neither {counts.get(0, 0)} "
-            f"(γ = {settings['gamma']:g}); positional against symbolic: r = {self.correlation():.2f}"
+            f"(γ = {settings['gamma']:g}){relation}"
         )
 
 
@@ -194,12 +264,16 @@ def profile(
     *,
     tokenizer: Any = None,
     blocks: Any = "tokens",
-    temperature: float = 0.1,
+    hold: Any = None,
+    query: Any = -1,
+    layers: Sequence[int] | None = None,
+    temperature: float = DEFAULT_TEMPERATURE,
+    relative: bool = DEFAULT_RELATIVE,
     per_frequency: bool = False,
-    query: int | Sequence[int] = -1,
     answers: Sequence[str | int] | None = None,
     only_correct: bool = False,
     gamma: float = 0.1,
+    checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
 ) -> Profile:
     """Score every head of a language model on a set of prompts.
@@ -210,85 +284,188 @@ def profile(
     Args:
         model: a causal transformers model with rotary position embedding. One too large for a card may be spread over
             several, and over CPU memory and disk, by transformers' ``device_map``.
-        prompts: a list of strings, of chats (lists of ``{"role": …, "content": …}``) or of token ids (lists,
-            arrays or tensors); a tensor (n, T); a tokenizer's output (padding is taken off). One alone need not
-            be in a list.
+        prompts: strings, chats (lists of ``{"role": …, "content": …}``) or token ids (lists, arrays or tensors), in a
+            list or whatever yields them (a column of a table, a generator); a tensor (n, T); a tokenizer's output
+            (padding is taken off by its mask). One alone need not be in a list.
         tokenizer: needed for strings and chats.
         blocks: what changes places: ``"tokens"``, ``"sentences"`` (strings and chats only), a list of (start, stop)
             for all prompts, or such a list for each prompt. Blocks end before the query.
+        hold: what stays in place, attended but in no swap: ``"first"`` for the first token, on which many models rest
+            what attention they do not need; a position; or a list of positions and (start, stop) spans. Negative ones
+            count from the end. Held tokens inside a block stay behind when it moves.
+        query: position of the query token; ``"all"``; a list of positions for a single prompt; or for several a list
+            with an entry for each, a position or a list of them. Negative ones count from the end. All queries of a
+            prompt are read in one forward pass.
+        layers: numbers of the layers to score; None for all.
         temperature: τ of the weights of swaps, positive.
+        relative: weigh swaps by ratios of their differences of attention, which keeps the score's meaning whatever
+            sinks take; False is the papers' absolute τ (2605.31558 has ``temperature=1e-4``).
         per_frequency: score every RoPE plane of every head too.
-        query: place of the query token, one for all prompts or one for each; negative counts from the end.
         answers: for each prompt, the token that should follow the query: an id, or a string whose first token counts.
         only_correct: leave out prompts that the model answers wrongly; needs ``answers``.
         gamma: tolerance of purity, see `possym.scores.purity`.
+        checkpoint: a folder that keeps what is done: the same call goes on from there after an interruption, and
+            comes to the same profile. Delete it when it is no longer needed.
         progress: show a progress bar.
 
     Returns:
         `Profile`.
 
     Raises:
-        InputError: prompts, blocks, query or answers that do not fit, or a model that overflows on them.
+        InputError: prompts, blocks, hold, query, layers or answers that do not fit, or a model that overflows on them.
         UnsupportedModelError: a model without rotary position embedding, not causal, or none at all.
+        ResultsError: ``checkpoint`` cannot be written, or was begun with other arguments.
+
+    Warns:
+        UserWarning: prompts longer than the model was made for, or that begin with two beginning-of-text tokens, or
+            hold what may be padding.
 
     Source: 2511.11579, sections 3 and 4; 2605.31558, appendix D.
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
     ...                      num_attention_heads=4, num_key_value_heads=2)
-    >>> profile(LlamaForCausalLM(config), [[3, 14, 15, 9, 2], [6, 5, 35]], progress=False).heads.shape
-    (16, 10)
+    >>> found = profile(LlamaForCausalLM(config), [[3, 14, 15, 9, 2], [6, 5, 35]], progress=False)
+    >>> found.heads.shape, found.summary(by="key_head")[["layer", "key_head"]].to_numpy().tolist()
+    ((16, 16), [[0, 0], [0, 1], [1, 0], [1, 1]])
     """
     check_number("temperature", temperature, 0.0, float("inf"))
     check_number("gamma", gamma, 0.0, 0.5)
-    for name, flag in dict(per_frequency=per_frequency, only_correct=only_correct, progress=progress).items():
+    flags = dict(relative=relative, per_frequency=per_frequency, only_correct=only_correct, progress=progress)
+    for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise InputError(f"{name} = {flag!r}: give True or False")
+    require_type(checkpoint, (str, os.PathLike, type(None)), "checkpoint")
     texts = read_prompts(prompts, tokenizer)
-    places = read_queries(query, texts)
-    spans = read_blocks(blocks, texts, places)
+    queries = read_queries(query, texts)
+    spans = read_blocks(blocks, texts, queries)
+    holds = read_holds(hold, texts)
+    check_holds(holds, spans, queries, hold)
     wanted = read_answers(answers, tokenizer, len(texts))
     if only_correct and wanted is None:
         raise InputError("only_correct=True needs answers, one for each prompt")
+    if wanted is not None and any(len(positions) > 1 for positions in queries):
+        raise InputError("answers: give one query for each prompt, the one that they follow")
     capture = Capture(model)
-    rows = ScoreCollector(temperature, per_frequency)
-    with tqdm(total=len(texts), unit="prompt", disable=not progress or len(texts) == 1) as bar:
-        predicted = score_prompts(capture, texts, places, spans, rows, bar)
-    heads, frequencies = rows.tables()
-    heads["purity"] = purity_of(heads.positional, heads.symbolic, gamma)
-    table = pd.DataFrame(
-        dict(
-            prompt=range(len(texts)),
-            tokens=[len(text.ids) for text in texts],
-            query_place=places,
-            blocks=pd.array([None if span is None else len(span) for span in spans], dtype="Int64"),
-            predicted=pd.array(predicted, dtype="Int64"),
-            correct=pd.array([None] * len(texts), dtype="boolean"),
-        )
-    )
-    if wanted is not None:
-        if any(token is None for token in predicted):
-            raise InputError(f"answers: {type(model).__name__} has no language head to answer with")
-        table["correct"] = pd.array([a == b for a, b in zip(predicted, wanted, strict=True)], dtype="boolean")
-    if only_correct:
-        table = table[table.correct].reset_index(drop=True)
-        if table.empty:
-            raise InputError("only_correct=True: the model answers none of the prompts correctly")
-        heads, frequencies = (x[x.prompt.isin(table.prompt)].reset_index(drop=True) for x in (heads, frequencies))
-    columns = ["prompt", "layer", "head", "positional", "symbolic", "entropy", "purity", "variance", "bound", "moved"]
+    check_prompts(texts, model, tokenizer)
+    how = Scoring(float(temperature), relative, per_frequency, read_layers(layers, sorted(capture.layers)))
     settings = dict(
-        model=model_name(model),
-        temperature=float(temperature),
+        **model_identity(model),
+        **tokenizer_identity(tokenizer),
+        temperature=how.temperature,
+        relative=relative,
         blocks=blocks if isinstance(blocks, str) else "spans",
+        hold=hold if hold is None or isinstance(hold, str) else as_list(hold),
+        layers=how.layers,
         gamma=float(gamma),
         per_frequency=per_frequency,
         only_correct=only_correct,
         possym=__version__,
     )
-    return Profile(heads[columns], frequencies, table, capture.coverage, settings)
+    shards = None
+    if checkpoint is not None:
+        what = {key: value for key, value in settings.items() if key not in ("gamma", "only_correct", "device")}
+        ids = [text.ids for text in texts]
+        shards = Shards(Path(checkpoint), what | {"prompts": hash_of(ids, queries, spans, holds)})
+    batches = plan_batches(texts, queries, spans, holds, capture.prompts_at_once)
+    heads, frequencies, predicted = score_batches(capture, batches, texts, how, shards, progress)
+    heads["purity"] = purity_of(heads.positional, heads.symbolic, gamma)
+    table = pd.DataFrame(
+        [
+            (number, len(text.ids), at, None if blocks is None else sum(stop <= at for _, stop in blocks))
+            for number, (text, positions, blocks) in enumerate(zip(texts, queries, spans, strict=True))
+            for at in positions
+        ],
+        columns=["prompt", "tokens", "query", "blocks"],
+    ).astype({"blocks": "Int64"})
+    table = table.merge(predicted, on=["prompt", "query"], how="left")
+    table["correct"] = pd.array([None] * len(table), dtype="boolean")
+    if wanted is not None:
+        if predicted.empty:
+            raise InputError(f"answers: {type(model).__name__} has no language head to answer with")
+        table["correct"] = table.predicted == pd.array(wanted, dtype="Int64")
+    inputs = inputs_table([text.ids for text in texts], spans, holds)
+    if only_correct:
+        table = table[table.correct.fillna(False)].reset_index(drop=True)
+        if table.empty:
+            raise InputError("only_correct=True: the model answers none of the prompts correctly")
+        heads, frequencies, inputs = (
+            x[x.prompt.isin(table.prompt)].reset_index(drop=True) for x in (heads, frequencies, inputs)
+        )
+    return Profile(
+        heads[[name for name in head_columns() if name in heads]],
+        frequencies,
+        table,
+        capture.coverage,
+        settings,
+        inputs,
+    )
 
 
-def model_name(model: nn.Module) -> str:
-    """Return a model's hub id, the last part of its folder, or its class."""
-    name = getattr(model.config, "name_or_path", "")
-    return (Path(name).name if os.path.isdir(name) else name) or type(model).__name__
+def head_columns() -> list[str]:
+    """Return the columns of `Profile.heads`."""
+    first = ["prompt", "query", "layer", "pass", "head", "positional", "symbolic", "entropy", "purity"]
+    return [*first, *(name for name in HEAD_VALUES if name not in first)]
+
+
+def inputs_table(ids: list[list[int]], spans: list, holds: list[tuple[int, ...]]) -> pd.DataFrame:
+    """Return one row per prompt: what was handed to the model, and what of it moves."""
+    listed = [None if each is None else [list(span) for span in each] for each in spans]
+    columns = dict(token_ids=ids, spans=listed, held=[list(held) for held in holds])
+    return pd.DataFrame(
+        {"prompt": pd.Series(range(len(ids)), dtype="int64")}
+        | {name: pd.Series(values, dtype=object) for name, values in columns.items()}
+    )
+
+
+def summarize(table: pd.DataFrame, by: str, gamma: float) -> pd.DataFrame:
+    """Return mean and spread over prompts and queries per layer and ``by``, see `Profile.summary`."""
+    keys = [name for name in ("layer", "pass", by) if name in table]
+    groups = table.groupby(keys)
+    found = groups[list(MEANS)].mean()
+    for column in ("positional", "symbolic", "entropy"):
+        found[f"{column}_sd"] = groups[column].std()
+    found["purity"] = purity_of(found.positional, found.symbolic, gamma)
+    # A terminal shows the first and the last columns of a wide table: both scores are among them.
+    scores = ["positional", "symbolic"]
+    return found.reset_index()[[*keys, *(name for name in found if name not in scores), *scores]]
+
+
+def check_alike(first: Profile, other: Profile) -> None:
+    """Raise an InputError unless two profiles are of one model and were made alike."""
+    ours, theirs = first.settings, other.settings
+    if "weights" not in ours or "weights" not in theirs:
+        raise InputError(
+            "profiles: one was saved by possym 0.1, which did not keep what tells models apart: make it anew"
+        )
+    names = [key for key in {**ours, **theirs} if key not in NOT_IDENTITY and ours.get(key) != theirs.get(key)]
+    of_model = [name for name in ("class", "weights", "dtype") if name in names]
+    if of_model:
+        raise InputError(
+            f"profiles are of different models ({', '.join(of_model)} differ: {ours['model']} and {theirs['model']}): "
+            "concatenate those of one model"
+        )
+    if names:
+        said = ", ".join(f"{name}: {ours.get(name)!r} and {theirs.get(name)!r}" for name in names)
+        raise InputError(f"profiles were made with different settings ({said}): make them alike")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "head"), counted(2, "head")
+    ('1 head', '2 heads')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def as_list(value: Any) -> Any:
+    """Return whole numbers, and sequences of them, as JSON has them.
+
+    >>> as_list((np.int64(3), range(2)))
+    [3, [0, 1]]
+    """
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    number = to_int(value)
+    return number if number is not None else [as_list(part) for part in value]

@@ -1,12 +1,14 @@
 """Runs prompts through a model, those alike together, and collects the scores of every layer into tables.
 
-Nothing waits for the device while a layer is scored: values stay there until the tables are made.
+- `plan_batches` says which prompts run together; a profile of the same prompts always has the same batches.
+- `score_batches` runs them one after the other, writes what is done where a folder is given, and goes on from there.
+- `ScoreCollector` takes the scores of the layers of one batch. Nothing waits for the device while a layer is scored:
+  values stay there until the batch's tables are made.
 """
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,81 +17,166 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from possym.capture import Capture, LayerInputs
+from possym.capture.layer_inputs import LayerScores
 from possym.errors import InputError
-from possym.profiling.prompts import Prompt
-from possym.scores import head_scores, plane_scores, purity, scores_and_exclusion
+from possym.profiling.prompts import Prompt, Span
+from possym.profiling.shards import Shards
+from possym.scores import purity
 
-HEAD_VALUES = ("positional", "symbolic", "entropy", "variance", "bound", "moved")
+HEAD_VALUES = (*LayerScores._fields, "moved")
 FREQUENCY_VALUES = ("positional", "symbolic", "entropy", "logit_norm", "angle")
+ORDER = ("prompt", "query", "layer", "pass", "head")
 TOKENS_AT_ONCE = 4096
-MATRIX_ENTRIES = 2**27  # of relocated logits at once on a GPU, those of one head at least
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Prompts that run together, by number: of one length, with the same queries, blocks and held tokens."""
+
+    prompts: tuple[int, ...]
+    queries: tuple[int, ...]
+    blocks: tuple[Span, ...] | None
+    held: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How layers are scored: τ, its unit, whether planes are scored too, and which layers (None for all)."""
+
+    temperature: float
+    relative: bool
+    per_frequency: bool = False
+    layers: Sequence[int] | None = None
+
+
+class Tables(NamedTuple):
+    """One row per prompt, query, layer, pass and head; the same and frequency; one row per prompt and query."""
+
+    heads: pd.DataFrame
+    frequencies: pd.DataFrame
+    predicted: pd.DataFrame
+
+
+def plan_batches(
+    prompts: list[Prompt],
+    queries: list[list[int]],
+    blocks: list[list[Span] | None],
+    holds: list[tuple[int, ...]],
+    at_once: int | None = None,
+) -> list[Batch]:
+    """Return which prompts run together, ``at_once`` at most, else `TOKENS_AT_ONCE` tokens at most, or one prompt.
+
+    >>> prompts = [Prompt([1, 2, 3]), Prompt([1, 2, 3, 4]), Prompt([4, 5, 6])]
+    >>> [batch.prompts for batch in plan_batches(prompts, [[2], [3], [2]], [None] * 3, [()] * 3)]
+    [(0, 2), (1,)]
+    """
+    groups: dict[tuple, list[int]] = {}
+    for number, (prompt, at, spans, held) in enumerate(zip(prompts, queries, blocks, holds, strict=True)):
+        alike = len(prompt.ids), tuple(at), None if spans is None else tuple(spans), held
+        groups.setdefault(alike, []).append(number)
+    found = []
+    for (length, *alike), members in groups.items():
+        step = at_once or max(1, TOKENS_AT_ONCE // length)
+        found += [Batch(tuple(members[k : k + step]), *alike) for k in range(0, len(members), step)]
+    return found
+
+
+def score_batches(
+    capture: Capture,
+    batches: list[Batch],
+    prompts: list[Prompt],
+    how: Scoring,
+    shards: Shards | None = None,
+    progress: bool = False,
+) -> Tables:
+    """Score every batch and return the tables of all, in order of prompt, query, layer, head and frequency.
+
+    Whatever stops it on the way is told how many prompts were scored; with ``shards`` they are kept.
+    """
+    parts = {} if shards is None else {number: Tables(*tables) for number, tables in shards.read().items()}
+    total = sum(len(batch.prompts) for batch in batches)
+    done = sum(len(batches[number].prompts) for number in parts)
+    with tqdm(total=total, initial=done, unit="prompt", disable=not progress or total == 1) as bar:
+        try:
+            for number, batch in enumerate(batches):
+                if number in parts:
+                    continue
+                parts[number] = score_batch(capture, batch, prompts, how)
+                done += len(batch.prompts)
+                bar.update(len(batch.prompts))
+                if shards is not None:
+                    shards.add(number, parts[number])
+        except BaseException as error:
+            where = "give checkpoint='folder' to keep them" if shards is None else f"{shards.folder} keeps them"
+            error.add_note(f"{done} of {total} prompts were scored before this; {where}")
+            raise
+        finally:
+            if shards is not None:
+                shards.write()
+    tables = (pd.concat([part[k] for _, part in sorted(parts.items())], ignore_index=True) for k in range(3))
+    return Tables(*(without_one_pass(in_order(table)) for table in tables))
+
+
+def score_batch(capture: Capture, batch: Batch, prompts: list[Prompt], how: Scoring) -> Tables:
+    """Score one batch in one forward pass."""
+    collector = ScoreCollector(how)
+    tokens = torch.tensor([prompts[number].ids for number in batch.prompts], device=capture.device)
+    logits = capture.run(
+        tokens,
+        lambda inputs: collector.add(inputs.hold(batch.held), batch),
+        query=batch.queries,
+        layers=how.layers,
+        together=True,
+    )
+    return Tables(*collector.tables(), predicted_tokens(logits, batch))
+
+
+def predicted_tokens(logits: Tensor | None, batch: Batch) -> pd.DataFrame:
+    """Return what each query predicts: missing where logits are not numbers, no rows where the model has no head."""
+    numbers = [[prompt, query] for prompt in batch.prompts for query in batch.queries]
+    table = pd.DataFrame(numbers if logits is not None else [], columns=["prompt", "query"], dtype="int64")
+    if logits is None:
+        return table.assign(predicted=pd.array([], dtype="Int64"))
+    found = torch.where(logits.isnan().any(-1), -1, logits.argmax(-1)).flatten().tolist()
+    return table.assign(predicted=pd.array([None if token < 0 else token for token in found], dtype="Int64"))
 
 
 class ScoreCollector:
-    """Collects the scores of layers as they come by."""
+    """Collects the scores of one batch's layers as they come by."""
 
-    def __init__(self, temperature: float, per_frequency: bool):
-        self.temperature = temperature
-        self.per_frequency = per_frequency
+    def __init__(self, how: Scoring):
+        self.how = how
         self.heads: list[ScoreBatch] = []
         self.frequencies: list[ScoreBatch] = []
 
-    def add(self, inputs: LayerInputs, prompts: list[int], spans: tuple | None) -> None:
-        """Score layers on a batch of prompts. Nothing waits for the device: the values stay there."""
-        count, shape, threads = len(inputs.moved), inputs.query.shape[:2], torch.get_num_threads()
-        seen = None if spans is None else visible_blocks(spans, inputs.moved)
-        enough = count >= 2 and (seen is None or len(seen) >= 2)
-        # Entries of matrices and of vectors at once: what a GPU has memory for, what a CPU's cache holds.
-        whole, vectors = (MATRIX_ENTRIES, 2**23) if inputs.keys.is_cuda else (2**19 * threads, 2**13 * threads)
+    def add(self, inputs: LayerInputs, batch: Batch) -> None:
+        """Score layers on a batch of prompts, all with NaN where there is nothing to swap."""
+        blocks = None if batch.blocks is None else visible_blocks(batch.blocks, inputs)
+        known = len(inputs.moved if blocks is None else blocks) >= 2
+        how, shape = (blocks, self.how.temperature, self.how.relative), inputs.query.shape[:2]
+        where = inputs.query_position, inputs.layers, inputs.pass_index
         values = inputs.query.new_full((*shape, len(HEAD_VALUES)), torch.nan)
-        values[..., -1] = count
-        if enough:
-            extra = inputs.extra_logits()
-            products = seen is None and inputs.replayed is None
-            numbers = 2 * inputs.keys.shape[-1] if products else count  # that a key of a head takes
-            for rows, heads in chunks(shape, whole // (count * numbers)):
-                if products:
-                    factors = *inputs.factors(heads, rows), extra[rows, heads]
-                    scores, found = head_scores(*factors, self.temperature, inputs.capped, whole)
-                else:  # blocks need their matrices, and so does a layer that has no factors
-                    relocated = inputs.relocated_logits(heads, rows)
-                    scores, found = scores_and_exclusion(relocated, extra[rows, heads], seen, self.temperature)
-                    del relocated
-                values[rows, heads, :-1] = torch.stack([*scores, found.variance, found.bound], -1)
-        self.heads.append(ScoreBatch(values, prompts, inputs.layers, enough))
-        if not self.per_frequency or not len(inputs.angles):
+        values[..., -1] = len(inputs.moved)
+        if known:
+            values[..., :-1] = torch.stack(inputs.scores(*how), -1)
+        self.heads.append(ScoreBatch(values, batch.prompts, *where, known))
+        if not self.how.per_frequency or not len(inputs.angles):
             return
         values = inputs.query.new_full((*shape, len(inputs.angles), len(FREQUENCY_VALUES)), torch.nan)
         values[..., -1] = inputs.angles
-        if enough:
-            own = inputs.own_logits(per_plane=slice(None))
-            # Blocks need matrices of logits, single tokens vectors alone.
-            for chunk in chunks(values.shape[:-1], vectors // count if seen is None else whole // count**2):
-                values[*chunk, :-1] = self.plane_values(inputs, *chunk, own[chunk], seen)
-        self.frequencies.append(ScoreBatch(values, prompts, inputs.layers, enough))
-
-    def plane_values(
-        self, inputs: LayerInputs, rows: slice, heads: slice, planes: slice, own: Tensor, blocks: list | None
-    ) -> Tensor:
-        """Return scores and logit norm (…, 4) of some planes."""
-        if blocks is None:
-            scores, logits = plane_scores(*inputs.plane_factors(heads, rows, planes), own, self.temperature)
-        else:
-            relocated = inputs.relocated_logits(heads, rows, per_plane=planes)
-            scores, _ = scores_and_exclusion(relocated, own, blocks, self.temperature)
-            logits = relocated.diagonal(dim1=-2, dim2=-1)
-        return torch.stack([*scores, logits.norm(dim=-1)], -1)
+        if known:
+            values[..., :-1] = inputs.plane_scores(*how)
+        self.frequencies.append(ScoreBatch(values, batch.prompts, *where, known))
 
     def tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return both tables, in order of prompt, layer, head and frequency.
+        """Return both tables, in order of prompt, query, layer, head and frequency.
 
         Raises:
             InputError: logits that are not finite.
         """
-        order = ["prompt", "layer", "head"]
-        heads = tidy_table(self.heads, HEAD_VALUES, order)
+        heads = tidy_table(self.heads, HEAD_VALUES, ORDER)
         heads["moved"] = heads["moved"].astype("int64")
-        order.append("frequency_id")
+        order = (*ORDER, "frequency_id")
         columns = [*order, "angle", "logit_norm", "positional", "symbolic", "entropy"]
         if not self.frequencies:
             return heads, pd.DataFrame(
@@ -102,26 +189,14 @@ class ScoreCollector:
 
 @dataclass
 class ScoreBatch:
-    """Values (layers · prompts, H, …, names); ``known`` says whether there was enough to score."""
+    """Values (layers · prompts, H, …, names) of one query; ``known`` says whether there was enough to score."""
 
     values: Tensor
-    prompts: list[int]
+    prompts: Sequence[int]
+    query: int
     layers: list[int]
+    pass_index: int
     known: bool
-
-
-def chunks(shape: Sequence[int], size: int) -> Iterator[tuple[slice, ...]]:
-    """Return slices that cut ``shape`` into chunks of ``size`` entries at most, or one, that are wide in the last.
-
-    >>> list(chunks((2, 3), 2))[:2]
-    [(slice(0, 1, None), slice(0, 2, None)), (slice(0, 1, None), slice(2, 4, None))]
-    """
-    cuts = []
-    for count in reversed(shape):
-        step = max(1, min(count, size))
-        cuts.insert(0, [slice(start, start + step) for start in range(0, count, step)])
-        size //= step
-    return itertools.product(*cuts)
 
 
 def tidy_table(parts: list[ScoreBatch], names: Sequence[str], order: Sequence[str]) -> pd.DataFrame:
@@ -132,50 +207,45 @@ def tidy_table(parts: list[ScoreBatch], names: Sequence[str], order: Sequence[st
     for part in parts:
         shape = len(part.layers), len(part.prompts), *part.values.shape[1:-1]
         layer, prompt, *rest = np.indices(shape).reshape(len(shape), -1)
-        numbers.append(np.stack([np.array(part.prompts)[prompt], np.array(part.layers)[layer], *rest]))
+        query, which = (np.full_like(layer, number) for number in (part.query, part.pass_index))
+        numbers.append(np.stack([np.array(part.prompts)[prompt], query, np.array(part.layers)[layer], which, *rest]))
     known = np.concatenate([np.full(rows.shape[1], part.known) for part, rows in zip(parts, numbers, strict=True)])
     numbers = np.concatenate(numbers, 1)
     wrong = known & ~np.isfinite(found).all(1)
     if wrong.any():
         raise InputError(
-            f"layer {numbers[1, wrong].min()}: logits are not finite. The model overflows on this prompt: check its "
-            "weights, or load it in float32 or bfloat16"
+            f"prompt {numbers[0, wrong].min()}, layer {numbers[2, wrong].min()}: logits are not finite. The model "
+            "overflows on this prompt: check its weights, or load it in float32 or bfloat16"
         )
     rank = np.lexsort(numbers[::-1])
     columns = zip([*order, *names], [*numbers[:, rank], *found[rank].T], strict=True)
     return pd.DataFrame(dict(columns))
 
 
+def in_order(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table in order of what it has of prompt, query, layer, head and frequency."""
+    columns = [name for name in (*ORDER, "frequency_id") if name in table]
+    return table.sort_values(columns, kind="stable", ignore_index=True)
+
+
+def without_one_pass(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table without the column ``pass`` unless layers ran several times in a forward pass."""
+    return table.drop(columns="pass") if "pass" in table and not table["pass"].any() else table
+
+
+def visible_blocks(blocks: Sequence[Span], inputs: LayerInputs) -> list[Span]:
+    """Return the blocks that the query sees whole, counted among the moved keys; held tokens in them stay behind."""
+    rank = {position: number for number, position in enumerate(inputs.moved.tolist())}
+    held = set() if inputs.held is None else set(inputs.held.tolist())
+    found = []
+    for start, stop in blocks:
+        moved = [rank[key] for key in range(start, stop) if key in rank]
+        if moved and all(key in rank or key in held for key in range(start, stop)):
+            found.append((moved[0], moved[-1] + 1))
+    return found
+
+
 def purity_of(positional: pd.Series, symbolic: pd.Series, gamma: float) -> Any:
     """Return `possym.scores.purity` of two columns; NaN counts as neither."""
-    columns = (torch.tensor(column.to_numpy()) for column in (positional, symbolic))
+    columns = (torch.from_numpy(column.to_numpy(dtype="float64", copy=True)) for column in (positional, symbolic))
     return purity(*columns, gamma).numpy()
-
-
-def score_prompts(
-    capture: Capture, texts: list[Prompt], places: list[int], spans: list, rows: ScoreCollector, bar: tqdm | None = None
-) -> list[int | None]:
-    """Score every prompt into ``rows``, those alike together, and return the token that each one's query predicts."""
-    groups: dict[tuple, list[int]] = {}
-    for number, (text, place, span) in enumerate(zip(texts, places, spans, strict=True)):
-        groups.setdefault((len(text.ids), place, None if span is None else tuple(span)), []).append(number)
-    predicted = [None] * len(texts)
-    for (length, place, span), members in groups.items():
-        at_once = capture.prompts_at_once or max(1, TOKENS_AT_ONCE // length)
-        for start in range(0, len(members), at_once):
-            some = members[start : start + at_once]
-            tokens = torch.tensor([texts[number].ids for number in some])
-            visit = lambda x, some=some, span=span: rows.add(x, some, span)  # noqa: E731
-            logits = capture.run(tokens, visit, query=place, together=True)
-            if logits is not None:
-                for number, token in zip(some, logits.argmax(-1).tolist(), strict=True):
-                    predicted[number] = token
-            if bar is not None:
-                bar.update(len(some))
-    return predicted
-
-
-def visible_blocks(spans: Sequence[tuple[int, int]], moved: Tensor) -> list[tuple[int, int]]:
-    """Return the blocks that the query sees whole, counted among the moved keys."""
-    rank = {place: number for number, place in enumerate(moved.tolist())}
-    return [(rank[start], rank[stop - 1] + 1) for start, stop in spans if start in rank and stop - 1 in rank]

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -538,7 +539,7 @@ def test_two_processes_train_as_one_does_not_disturb_them(tmp_path):
         )
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    root = os.path.dirname(os.path.dirname(__file__))
+    root = str(Path(__file__).parents[2])
     environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, str(tmp_path / "out")], cwd=root, env=environment, capture_output=True, text=True, timeout=300

@@ -1,6 +1,5 @@
 """Profiles against really swapping hidden states in the model, and everything a user may hand in or do with one."""
 
-import dataclasses
 import itertools
 import json
 import math
@@ -79,7 +78,7 @@ def swap_for_real(module, kwargs, weights, blocks, temperature):
 def test_scores_are_those_of_swapping_hidden_states_in_the_model(family, blocks):
     model = families.build(family, sliding_window=64) if family in ("gemma2", "gpt_oss") else families.build(family)
     tokens = families.tokens(LENGTH)
-    table = profile(model, tokens, blocks=blocks, temperature=0.1).heads
+    table = profile(model, tokens, blocks=blocks, temperature=0.1, relative=False).heads
     spans = [(t, t + 1) for t in range(LENGTH - 1)] if blocks == "tokens" else blocks
     for module, (kwargs, weights) in listen(model, tokens).items():
         positional, symbolic = swap_for_real(module, kwargs, weights, spans, 0.1)
@@ -92,10 +91,11 @@ def test_scores_are_those_of_swapping_hidden_states_in_the_model(family, blocks)
         np.testing.assert_allclose(rows.entropy, torch.special.entr(everything).sum(-1), atol=1e-4)
 
 
-def test_frequencies_are_heads_of_two_dimensions():
+@pytest.mark.parametrize("relative", [False, True])
+def test_frequencies_are_heads_of_two_dimensions(relative):
     model = families.build("llama")
     tokens = families.tokens(LENGTH)
-    result = profile(model, tokens, per_frequency=True)
+    result = profile(model, tokens, per_frequency=True, temperature=0.1, relative=relative)
     layers = []
     Capture(model).run(tokens, layers.append)
     for inputs in layers:
@@ -112,7 +112,7 @@ def test_frequencies_are_heads_of_two_dimensions():
             where = dict(query_position=place, frequencies=angle[None], layout="half", scale=inputs.scale)
             moved = relocated_logits(content, keys[:place], positions=torch.arange(place), **where)
             own = relocated_logits(content, keys[place:], positions=torch.tensor([place]), **where)[0]
-            expected = swap_scores(moved, extra_logits=own, temperature=0.1)
+            expected = swap_scores(moved, extra_logits=own, temperature=0.1, relative=relative)
             row = result.head_frequencies(inputs.layer, head).set_index("frequency_id").loc[plane + 1]
             assert row.angle == pytest.approx(angle.item(), rel=1e-6)
             assert row.logit_norm == pytest.approx(moved.diagonal().norm().item(), rel=1e-4)
@@ -156,7 +156,7 @@ def test_prompts_of_mixed_lengths_and_queries_equal_each_alone():
     prompts = [families.tokens(n, seed=s)[0] for n, s in ((9, 0), (12, 1), (9, 2), (9, 3))]
     places = [-1, 7, 5, -1]
     together = profile(model, prompts, query=places, per_frequency=True)
-    assert together.prompts.query_place.tolist() == [8, 7, 5, 8]
+    assert together.prompts["query"].tolist() == [8, 7, 5, 8]
     for number, (prompt, place) in enumerate(zip(prompts, places, strict=True)):
         alone = profile(model, prompt, query=place, per_frequency=True)
         for name in ("heads", "frequencies"):
@@ -245,7 +245,7 @@ def test_summary_is_mean_and_spread_over_prompts():
 
 
 def test_purity_follows_the_means():
-    result = profile(families.build("cohere2"), families.tokens(9), temperature=1e-4, gamma=0.2)
+    result = profile(families.build("cohere2"), families.tokens(9), temperature=1e-4, relative=False, gamma=0.2)
     table = result.heads
     assert (table.purity == -1).equals((table.symbolic >= 0.8) & (table.positional <= 0.2))
     assert (result.summary().purity == table.purity).all()
@@ -281,8 +281,8 @@ def test_what_is_no_whole_profile_is_refused(tmp_path):
     with pytest.raises(ResultsError, match="no whole profile"):
         Profile.load(folder)
     result.save(folder)
-    (folder / "profile.json").write_text(json.dumps({"format": 2}))
-    with pytest.raises(ResultsError, match="format 2"):
+    (folder / "profile.json").write_text(json.dumps({"format": 3}))
+    with pytest.raises(ResultsError, match="format 3"):
         Profile.load(folder)
 
 
@@ -295,12 +295,35 @@ def test_concatenation_equals_profiling_together():
         pd.testing.assert_frame_equal(getattr(joined, name), getattr(together, name), atol=1e-5)
     with pytest.raises(InputError, match="different settings \\(temperature"):
         Profile.concat([parts[0], profile(model, prompts, temperature=0.2)])
-    with pytest.raises(InputError, match="different models"):
-        Profile.concat(
-            [parts[0], dataclasses.replace(profile(families.build("smollm3"), prompts), settings=parts[0].settings)]
-        )
     with pytest.raises(InputError, match="one or more"):
         Profile.concat([])
+    pd.testing.assert_frame_equal(Profile.concat(parts[0]).heads, parts[0].heads)
+
+
+@pytest.mark.parametrize(
+    "change, what",
+    [
+        (dict(num_attention_heads=8, num_key_value_heads=2, head_dim=4), "weights"),
+        (dict(seed=1), "weights"),
+        (dict(dtype=torch.bfloat16), "dtype"),
+    ],
+    ids=str,
+)
+def test_profiles_of_models_of_one_name_are_not_joined(change, what):
+    dtype, seed = change.pop("dtype", torch.float32), change.pop("seed", 0)
+    torch.manual_seed(0)
+    ours = families.build("llama")
+    torch.manual_seed(seed)
+    theirs = families.build("llama", **change).to(dtype)
+    if what == "weights" and not change:  # one number of one matrix is enough, if it is in the sample
+        theirs.load_state_dict(ours.state_dict())
+        with torch.no_grad():
+            theirs.model.layers[1].mlp.down_proj.weight.view(-1)[0] += 1
+    prompts = families.tokens(9)
+    first, second = profile(ours, prompts), profile(theirs, prompts)
+    assert first.settings["model"] == second.settings["model"]
+    with pytest.raises(InputError, match=f"different models \\(.*{what}.* differ"):
+        Profile.concat([first, second])
 
 
 def test_repr_says_what_came_out():
@@ -327,7 +350,7 @@ BAD = [
     (dict(prompts=torch.rand(2, 5)), "whole token ids"),
     (dict(query=9), "query"),
     (dict(query=1), "two keys before it"),
-    (dict(query=[3, 4, 5]), "one for each of the 2"),
+    (dict(query=[3, 4, 5]), "one entry for each of the 2"),
     (dict(query=2.0), "query"),
     (dict(query=[True, 3]), "query"),
     (dict(temperature=0), "temperature"),
@@ -423,7 +446,7 @@ def test_a_layer_costs_one_operation_and_no_waiting_for_it(family):
         operations.append(profiled.names.total() - plain.names.total())
         answers.append(asked.count - asked_alone.count)
     assert operations[2] - operations[1] <= 3, operations
-    assert operations[2] < 400 and answers[2] == answers[1] < 25, (operations, answers)
+    assert operations[2] < 450 and answers[2] == answers[1] < 30, (operations, answers)
 
 
 MEMORY = """
@@ -471,7 +494,7 @@ def test_charts_show_the_tables_and_state_what_they_show():
 
 def test_frequencies_of_no_head_are_refused():
     result = profile(families.build("llama"), families.tokens(9), per_frequency=True)
-    with pytest.raises(InputError, match="layer 2, head 0: layers with frequencies are \\[0, 1\\]"):
+    with pytest.raises(InputError, match="layer 2, head 0: layers of this profile are \\[0, 1\\]"):
         result.frequency_profile(2, 0)
     with pytest.raises(InputError, match="per_frequency=True"):
         profile(families.build("llama"), families.tokens(9)).frequency_profile(0, 0)

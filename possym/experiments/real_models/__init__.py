@@ -505,5 +505,5 @@ def known_attention(
                 sums[name] += weights[:, head, queries, keys].mean().item() / len(wanted[name])
         return changed
 
-    capture.forward(twice.to(capture.device), on_call, twice.shape[1] - 1)
+    capture.forward(twice.to(capture.device), on_call, [twice.shape[1] - 1])
     return sums["previous_token"], sums["induction"]
