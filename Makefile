@@ -74,7 +74,9 @@ clean: ## delete what was built, keep .venv and results
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or later is needed; $(PYTHON) is $$($(PYTHON) --version 2>&1). Say make ... PYTHON=python3.12" >&2; exit 1; }
 	@echo "Creating .venv with $$($(PYTHON) --version)"
-	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	@.venv/bin/python -m pip --version > /dev/null 2>&1 || { \
+	  rm -rf .venv; $(PYTHON) -m venv .venv && .venv/bin/python -m pip --version > /dev/null || { rm -rf .venv; \
+	  echo "$(PYTHON) makes no environment with pip. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; }
 	@echo "Installing possym and what the book needs into .venv (about 2 GB on disk, a few minutes)"
 	@.venv/bin/python -m pip install --disable-pip-version-check --progress-bar off \
 	  --constraint constraints.txt --editable ".[api,batch,book,models,dev]" 2> .venv/install.log | awk ' \

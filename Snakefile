@@ -83,6 +83,12 @@ def shown(page):
     return computed | {manifest(result) for result in loads if not result.settings and manifest(result).exists()}
 
 
+if workflow.is_main_process:
+    for stored in RESULTS.glob("*/*/manifest.json"):
+        if dependencies.changed(stored) and os.access(stored, os.W_OK):
+            stored.touch()  # pages wait for manifests, and so run again
+
+
 def marks(pages):
     """What ``always`` asks for beside the pages: Snakemake makes a missing mark anew only if someone wants it."""
     loads = {result for page in pages if COMPUTE == "always" for result in dependencies.shown(Path(f"{page}.md"), PRESET)}

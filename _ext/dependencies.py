@@ -1,10 +1,11 @@
 """What a chapter or a study depends on, read from its source without running it.
 
 - `files` are the files of possym that imports reach, with the data that these name; `chapter_files` those of a chapter;
-- `shown` are the stored results that a chapter loads.
+- `shown` are the stored results that a chapter loads; `changed` says whether one is no longer as it was stored.
 """
 
 import ast
+import json
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import resolve_name
@@ -131,6 +132,17 @@ def shown(chapter: Path, preset: str) -> set[Result]:
             ):
                 found.add((study, name, ()))
     return {Result(studies[study], *rest) for study, *rest in found if study in studies}
+
+
+def changed(manifest: Path) -> bool:
+    """Whether a file that a stored result's manifest lists is gone, or younger than the manifest, written last."""
+    try:
+        listed = [manifest.parent / name for name in json.loads(manifest.read_text(encoding="utf-8"))["files"]]
+        return not all(file.stat().st_mtime <= manifest.stat().st_mtime for file in listed)
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError, KeyError, TypeError):  # no manifest: whoever loads it will say so
+        return False
 
 
 @cache

@@ -2,13 +2,15 @@
 
 python _ext/execute_chapter.py chapters/01-heads.md _build/stage/chapters/01-heads.ipynb --preset smoke --compute always
 
-``-p name value`` sets another parameter; the value is read as YAML, so that ``3`` is a number and ``"3"`` a text.
+``-p name value`` sets another parameter; the value is read as YAML, so that ``3`` is a number and ``"3"`` a text. A
+name that the chapter's cell of parameters does not have is refused.
 
 The notebook appears only when every cell has run. Otherwise the report on standard error names the chapter and the
 cell and shows its output, and the exit status is 1.
 """
 
 import argparse
+import ast
 import os
 import sys
 import time
@@ -23,17 +25,25 @@ import papermill
 import yaml
 from papermill.exceptions import PapermillExecutionError
 
+from possym.errors import ConfigError
 from possym.results.files import scratch
 
 
-def execute(chapter: Path, notebook: Path, parameters: dict[str, Any]) -> None:
-    """Run ``chapter`` in the current folder with ``parameters`` and write ``notebook`` in one step."""
+def execute(chapter: Path, notebook: Path, standard: dict[str, Any], more: dict[str, Any]) -> None:
+    """Run ``chapter`` in the current folder and write ``notebook`` in one step.
+
+    A page without a cell of parameters, such as the landing page, is run without the ``standard`` ones too.
+    """
     notebook.parent.mkdir(parents=True, exist_ok=True)
     with scratch(notebook.parent) as folder:
         source, executed = folder / "source.ipynb", folder / "executed.ipynb"
         jupytext.write(jupytext.read(chapter), source)
-        if not has_parameters_cell(source):
-            parameters = {}
+        known = parameter_names(source)
+        if unknown := more.keys() - (known or ()):
+            raise ConfigError(
+                f"{chapter}: unknown parameter {', '.join(sorted(unknown))}: known are {', '.join(known or ['none'])}"
+            )
+        parameters = {} if known is None else standard | more
         papermill.execute_notebook(
             source, executed, parameters, kernel_name="python3", cwd=Path.cwd(), progress_bar=sys.stderr.isatty()
         )
@@ -43,10 +53,14 @@ def execute(chapter: Path, notebook: Path, parameters: dict[str, Any]) -> None:
         os.replace(executed, notebook)
 
 
-def has_parameters_cell(notebook: Path) -> bool:
-    """Whether a cell is tagged ``parameters``: pages such as the landing page may have none."""
-    cells = nbformat.read(notebook, as_version=4).cells
-    return any("parameters" in cell.metadata.get("tags", []) for cell in cells)
+def parameter_names(notebook: Path) -> list[str] | None:
+    """The names that the cell tagged ``parameters`` sets; None where no cell is."""
+    for cell in nbformat.read(notebook, as_version=4).cells:
+        if "parameters" in cell.metadata.get("tags", []):
+            return [
+                ast.unparse(node.targets[0]) for node in ast.parse(cell.source).body if isinstance(node, ast.Assign)
+            ]
+    return None
 
 
 def prepare_for_page(notebook: nbformat.NotebookNode) -> None:
@@ -84,9 +98,10 @@ def main() -> int:
     more = {name: yaml.safe_load(value) for name, value in arguments.parameters}
     start = time.perf_counter()
     try:
-        execute(
-            arguments.chapter, arguments.notebook, {"preset": arguments.preset, "compute": arguments.compute, **more}
-        )
+        execute(arguments.chapter, arguments.notebook, {"preset": arguments.preset, "compute": arguments.compute}, more)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
     except PapermillExecutionError as error:
         print(report(arguments.chapter, error), file=sys.stderr)
         return 1

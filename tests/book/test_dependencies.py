@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -167,6 +168,20 @@ def test_no_load_is_overlooked(dependencies, path):
     asked = {re.search(r"(\w+), (\w+), ", call).groups() for call in re.findall(r"load_or_run\(([^)]*)\)", source)}
     assert len({(study, settings) for study, name, settings in found if name in ("paper", "smoke")}) == len(asked)
     assert len([name for _, name, _ in found if name not in ("paper", "smoke")]) == source.count("results.load(")
+
+
+def test_a_stored_result_is_changed_if_a_file_is_gone_or_younger_than_its_manifest(dependencies, tmp_path):
+    manifest, data = tmp_path / "manifest.json", tmp_path / "a.parquet"
+    data.touch()
+    manifest.write_text('{"files": {"a.parquet": {}}}')
+    os.utime(manifest, (2e9, 2e9))
+    assert not dependencies.changed(manifest)
+    os.utime(data, (2e9 + 1, 2e9 + 1))
+    assert dependencies.changed(manifest)
+    data.unlink()
+    assert dependencies.changed(manifest)
+    manifest.write_text("[]")
+    assert not dependencies.changed(manifest)
 
 
 def test_parameters(dependencies, chapter):

@@ -1,9 +1,15 @@
 """pyproject.toml, environment.yml, constraints.txt and Makefile say the same."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
+import venv
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -59,3 +65,40 @@ def test_pins_are_plain_versions_from_the_index():
     assert len(PINS) > 100
     for name, pin in PINS.items():
         assert re.fullmatch(r"\d[\w.]*", pin), f"{name}=={pin}"
+
+
+@pytest.fixture
+def install(tmp_path):
+    """A function that lets make install into .venv of a folder, without a registry; the finished process."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+
+    def call(python: str) -> subprocess.CompletedProcess:
+        command = ["make", ".venv/ready", f"PYTHON={python}"]
+        without = {**environment, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
+        return subprocess.run(command, cwd=tmp_path, env=without, capture_output=True, text=True)
+
+    return tmp_path, call
+
+
+def test_a_half_made_environment_is_made_anew(install):
+    folder, call = install
+    venv.create(folder / ".venv", with_pip=False)
+    said = call(sys.executable).stderr
+    assert "No matching distribution found for" in said and "No module named pip" not in said
+    assert (folder / ".venv/bin/pip").exists()
+
+
+def test_a_python_that_makes_no_pip_is_named_and_nothing_is_left(install):
+    """As on Debian without python3-venv: the environment is begun and not finished."""
+    folder, call = install
+    python = folder / "python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$2" = venv ] && {sys.executable} -m venv --without-pip .venv && exit 1\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    result = call(f"{python}")
+    assert result.returncode != 0 and "apt-get install python3-venv" in result.stderr
+    assert not (folder / ".venv").exists()

@@ -136,6 +136,11 @@ def test_the_book_computed_anew_then_built_from_what_is_stored(own_book, make):
     for words in (["COMPUTE=always"], ["COMPUTE=auto"], []):
         assert "This table is in" not in book(*words)
         assert ran(folder) == {"studies": "2:1 2:1 2:2 2:2", "one": "xxx"}
+    (stored,) = (folder / "results/tiny/smoke").glob("*.parquet")
+    with stored.open("ab") as file:
+        file.write(b"x")
+    altered = make("book", "PRESET=smoke", folder=folder, code=folder)
+    assert altered.returncode != 0 and f"{stored.name} does not match the hash" in altered.stdout
 
 
 def test_the_longest_study_of_those_stored_starts_first(own_book, make):

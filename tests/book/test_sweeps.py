@@ -149,6 +149,18 @@ def test_parameters_on_the_command_line_have_their_types(one):
     assert printed == "(0.5, '1', [1, True])\n"
 
 
+@pytest.mark.parametrize("cell, known", [("1", "preset, n, compute"), (None, "none")])
+def test_a_parameter_that_the_chapter_does_not_have_is_refused(one, cell, known):
+    folder = one("print(n)", [1])
+    if cell is None:
+        page = folder / "chapters/one.md"
+        page.write_text(page.read_text().replace("[parameters]", "[other]"))
+    command = [sys.executable, str(ROOT / "_ext/execute_chapter.py"), "chapters/one.md", "one.ipynb", "-p", "sede", "3"]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 1 and not (folder / "one.ipynb").exists()
+    assert f"chapters/one.md: unknown parameter sede: known are {known}" in result.stderr
+
+
 @pytest.fixture(scope="module")
 def example(make, tmp_path_factory) -> Path:
     """The example, run anew by its command in a folder of its own."""
