@@ -73,7 +73,7 @@ def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> l
     planes = int((capture.coverage.planes * capture.coverage.heads).sum())
     keys = len(tokens) - 1
     floor = exponentials_ms(planes * keys * (keys - 1), device) if frequencies else None
-    options = dict(temperature=TEMPERATURE, progress=False)
+    options = dict(temperature=TEMPERATURE, relative=False, progress=False)
     ways = {
         "forward": (lambda: model(tokens[None], use_cache=False, logits_to_keep=1), 5),
         "capture": (lambda: capture.run(tokens, lambda inputs: None), 5),
@@ -138,9 +138,12 @@ def against_permuting(model: nn.Module, tokens: Tensor) -> list[dict]:
     start = time.perf_counter()
     slow = permute(model, tokens)
     spent = 1e3 * (time.perf_counter() - start)
-    table = possym.profile(model, tokens, temperature=TEMPERATURE, progress=False).heads
+    options = dict(temperature=TEMPERATURE, relative=False, progress=False)
+    table = possym.profile(model, tokens, **options).heads
     fast = torch.tensor(table[["positional", "symbolic"]].to_numpy()).T.reshape(slow.shape)
-    ours = median_ms(lambda: possym.profile(model, tokens, temperature=TEMPERATURE, progress=False), tokens.device)
+    ours = median_ms(
+        lambda: possym.profile(model, tokens, temperature=TEMPERATURE, relative=False, progress=False), tokens.device
+    )
     difference = (slow.double() - fast).abs()
     shared = {"model": hub.DEFAULT, "tokens": len(tokens)}
     return [

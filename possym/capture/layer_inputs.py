@@ -197,8 +197,7 @@ class LayerInputs:
         if per_plane is not None:
             keys, positions = there.plane_factors(heads, slice(None), per_plane)
             return (keys * positions).sum(-2)
-        contents, positions = there.factors(heads)
-        return self.capped((contents * positions).sum(-1))
+        return self.capped(torch.einsum("bhmk,mk->bhm", *there.factors(heads)))
 
     def extra_logits(self, heads: slice = slice(None)) -> Tensor:
         """Return the logits of what is attended but never moved (B, h, X): the query's own key, held ones, sinks."""

@@ -233,10 +233,11 @@ def profiles(config: Config, model: Any, tasks: dict[str, Task]) -> dict[str, pd
                 task.tokens,
                 blocks=blocks,
                 temperature=config.temperature,
+                relative=False,  # the papers' own, by which their claims are judged
                 per_frequency=name.startswith("binding"),
                 answers=None if task.answers is None else task.answers.tolist(),
             )
-            kept = found.heads.drop(columns=["purity", "moved"])
+            kept = found.heads.drop(columns=["query", "purity", "moved"])
             heads.append(shrunk(kept).assign(task=name, blocks=cut))
             if not found.frequencies.empty:
                 frequencies.append(over_prompts(found.frequencies).assign(task=name, blocks=cut))

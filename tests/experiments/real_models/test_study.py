@@ -47,6 +47,9 @@ def made(tmp_path_factory):
     return model, *real_models.draw(config(), model, tokenizer)
 
 
+PAPERS = dict(temperature=0.1, relative=False, progress=False)
+
+
 def inputs_of(model, tokens, layer):
     found = []
     Capture(model).run(tokens, found.append)
@@ -57,7 +60,9 @@ def test_profiles_are_those_of_every_prompt_alone(study, made):
     model, tasks, _ = made
     for name, task in tasks.items():
         for cut, blocks in task.blocks.items():
-            alone = possym.profile(model, task.tokens[1], blocks=blocks, temperature=0.1, progress=False).heads
+            alone = possym.profile(
+                model, task.tokens[1], blocks=blocks, temperature=0.1, relative=False, progress=False
+            ).heads
             heads = study.tables["heads"]
             mine = heads[(heads.task == name) & (heads.blocks == cut) & (heads.prompt == 1)]
             for column in ("positional", "symbolic", "entropy", "variance", "bound"):
@@ -68,7 +73,13 @@ def test_frequencies_are_means_and_deviations_over_prompts(study, made):
     model, tasks, _ = made
     name, task = next(iter(tasks.items()))
     found = possym.profile(
-        model, task.tokens, blocks=task.blocks["tokens"], temperature=0.1, per_frequency=True, progress=False
+        model,
+        task.tokens,
+        blocks=task.blocks["tokens"],
+        temperature=0.1,
+        relative=False,
+        per_frequency=True,
+        progress=False,
     ).frequencies
     one = found[(found.layer == 1) & (found["head"] == 2) & (found.frequency_id == 3)]
     rows = study.tables["frequencies"]
