@@ -26,9 +26,45 @@ class Batch(NamedTuple):
 
 
 class Task:
-    """A vocabulary, and what follows from a vocabulary alone."""
+    """What every task does alike: checking what is asked for, and turning ids into strings.
+
+    A task says what it draws in ``draw``, up to how many hops there are, and how long a sequence may be.
+    """
 
     vocabulary: list[str]
+    max_hops: int = 1
+    shortest: int = 2
+    longest: int | None = None
+    why: str = "at least one token and the query"
+
+    def sample(
+        self, n: int, *, hops: int | None = None, length: int = 17, generator: torch.Generator | None = None
+    ) -> Batch:
+        """Draw ``n`` sequences on the generator's device.
+
+        The answers' places and values are balanced as the task says.
+
+        Args:
+            n: number of sequences.
+            hops: number of hops, or None for all that the task has in equal share (counts differ by at most one).
+            length: number of tokens, the query included.
+            generator: source of randomness; None is a fresh CPU generator seeded 0.
+
+        Raises:
+            InputError: an argument of the wrong type or out of the task's range.
+
+        >>> from possym.tasks import IndexTask, NumberTask
+        >>> NumberTask().sample(3, hops=2).path.shape, IndexTask().sample(3, length=20).tokens.shape
+        (torch.Size([3, 5]), torch.Size([3, 20]))
+        """
+        if hops is not None:
+            hops = check_count("hops", hops, 1, self.max_hops, "or None for all in equal share")
+        length = check_count("length", length, self.shortest, self.longest, self.why)
+        return self.draw(check_count("n", n, 1), hops, length, check_generator(generator))
+
+    def draw(self, n: int, hops: int | None, length: int, generator: torch.Generator) -> Batch:
+        """Draw what `sample` has checked."""
+        raise NotImplementedError
 
     def decode(self, tokens: Tensor) -> list | str:
         """Return the strings of token ids, as lists nested like ``tokens`` (any shape).

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need_room
+from possym.errors import InputError
 from possym.tasks.batch import check_count, check_generator, check_sequences
 
 INTRODUCTION = "Here is what everyone likes."
@@ -131,7 +131,6 @@ class BindingTask:
             InputError: ``n`` or ``generator`` do not fit, or the tokenizer splits statements unevenly.
         """
         n = check_count("n", n, 1)
-        need_room(2 * n * self.pairs * self.width, n=n, pairs=self.pairs)
         generator = check_generator(generator)
         rounds = [torch.randperm(self.pairs, generator=generator) for _ in range(-(-n // self.pairs))]
         asked = torch.cat(rounds)[:n]

@@ -7,31 +7,18 @@ answers' values: counts differ by at most one.
 import torch
 from torch import Tensor
 
-from possym.errors import need_room
 from possym.tasks.batch import (
     Batch,
     Task,
     balanced,
     check_count,
-    check_generator,
     check_sequences,
     letter_names,
     refuse_rows,
     uniform,
 )
 
-WORD = 8  # numbers of eight bytes that a token of the vocabulary takes
-
-
-def _check_sample(
-    n: int, hops: int | None, length: int, generator: torch.Generator | None, longest: int | None, why: str, held: int
-) -> tuple[int, int, torch.Generator]:
-    """Return n, length and the generator, checked; drawing holds ``held`` numbers at once for each token."""
-    if hops is not None:
-        check_count("hops", hops, 1, 1, "or None, which is the same here")
-    n, length = check_count("n", n, 1), check_count("length", length, 2, longest, why)
-    need_room(held * n * length, n=n, length=length)
-    return n, length, check_generator(generator)
+NAMES, A_NAME_EACH = 2**20, "the vocabulary is a list with a name for each token"
 
 
 def _draw_answers(
@@ -71,35 +58,15 @@ class IndexTask(Task):
     ['a']
     """
 
+    why = "for more, make the task with a larger max_length"
+
     def __init__(self, symbols: int = 32, max_length: int = 128) -> None:
-        self.symbols = check_count("symbols", symbols, 2)
-        self.max_length = check_count("max_length", max_length, 2)
-        need_room(WORD * (self.symbols + self.max_length), symbols=self.symbols, max_length=self.max_length)
+        self.symbols = check_count("symbols", symbols, 2, NAMES, A_NAME_EACH)
+        self.longest = check_count("max_length", max_length, 2, NAMES, A_NAME_EACH)
         self.vocabulary = letter_names(symbols) + [str(i) for i in range(1, max_length)]
 
-    def sample(
-        self, n: int, *, hops: int | None = None, length: int = 17, generator: torch.Generator | None = None
-    ) -> Batch:
-        """Draw ``n`` sequences on the generator's device.
-
-        Args:
-            n: number of sequences.
-            hops: 1 or None.
-            length: number of tokens, 2 to ``max_length``, the query included.
-            generator: source of randomness; None is a fresh CPU generator seeded 0.
-
-        Returns:
-            A `Batch` of n sequences, with path (n, 2).
-
-        Raises:
-            InputError: an argument of the wrong type or out of its range.
-
-        >>> IndexTask().sample(3).tokens.shape
-        torch.Size([3, 17])
-        """
-        n, length, generator = _check_sample(
-            n, hops, length, generator, self.max_length, "for more, make the task with a larger max_length", held=1
-        )
+    def draw(self, n: int, hops: int | None, length: int, generator: torch.Generator) -> Batch:
+        """Draw what `sample` has checked."""
         answer, place, hops, path = _draw_answers(n, length, self.symbols, generator)
         tokens = torch.randint(self.symbols, (n, length), generator=generator, device=generator.device)
         tokens.scatter_(1, place, answer[:, None])
@@ -139,9 +106,8 @@ class _PairTask(Task):
     """
 
     def __init__(self, symbols: int, attributes: int) -> None:
-        self.symbols = check_count("symbols", symbols, 2)
-        self.attributes = check_count("attributes", attributes, 2)
-        need_room(WORD * self.symbols * self.attributes, symbols=self.symbols, attributes=self.attributes)
+        self.symbols = check_count("symbols", symbols, 2, NAMES, A_NAME_EACH)
+        self.attributes = check_count("attributes", attributes, 2, NAMES // self.symbols, A_NAME_EACH)
         names, values = letter_names(symbols), [str(i + 1) for i in range(attributes)]
         self.vocabulary = [name + value for name in names for value in values] + names + values
 
@@ -193,38 +159,14 @@ class RetrievalTask(_PairTask):
     ['1']
     """
 
+    why = "symbols do not repeat; for more, make the task with more"
+
     def __init__(self, symbols: int = 128, attributes: int = 8) -> None:
         super().__init__(symbols, attributes)
+        self.longest = self.symbols + 1
 
-    def sample(
-        self, n: int, *, hops: int | None = None, length: int = 17, generator: torch.Generator | None = None
-    ) -> Batch:
-        """Draw ``n`` sequences on the generator's device.
-
-        Args:
-            n: number of sequences.
-            hops: 1 or None.
-            length: number of tokens, 2 to ``symbols`` + 1, the query included.
-            generator: source of randomness; None is a fresh CPU generator seeded 0.
-
-        Returns:
-            A `Batch` of n sequences, with path (n, 2).
-
-        Raises:
-            InputError: an argument of the wrong type or out of its range.
-
-        >>> RetrievalTask().sample(3).tokens.shape
-        torch.Size([3, 17])
-        """
-        n, length, generator = _check_sample(
-            n,
-            hops,
-            length,
-            generator,
-            self.symbols + 1,
-            "symbols do not repeat; for more, make the task with more",
-            held=6,
-        )
+    def draw(self, n: int, hops: int | None, length: int, generator: torch.Generator) -> Batch:
+        """Draw what `sample` has checked."""
         drawn = _draw_answers(n, length, self.attributes, generator)
         keys = torch.rand(n, self.symbols, generator=generator, device=generator.device)
         return self._batch(keys.topk(length - 1).indices, generator, drawn)
@@ -271,27 +213,8 @@ class PartialInductionTask(_PairTask):
     def __init__(self, symbols: int = 8, attributes: int = 8) -> None:
         super().__init__(symbols, attributes)
 
-    def sample(
-        self, n: int, *, hops: int | None = None, length: int = 17, generator: torch.Generator | None = None
-    ) -> Batch:
-        """Draw ``n`` sequences on the generator's device.
-
-        Args:
-            n: number of sequences.
-            hops: 1 or None.
-            length: number of tokens, at least 2, the query included.
-            generator: source of randomness; None is a fresh CPU generator seeded 0.
-
-        Returns:
-            A `Batch` of n sequences, with path (n, 2).
-
-        Raises:
-            InputError: an argument of the wrong type or out of its range.
-
-        >>> PartialInductionTask().sample(3, length=128).tokens.shape
-        torch.Size([3, 128])
-        """
-        n, length, generator = _check_sample(n, hops, length, generator, None, "one pair and the query", held=6)
+    def draw(self, n: int, hops: int | None, length: int, generator: torch.Generator) -> Batch:
+        """Draw what `sample` has checked."""
         device = generator.device
         drawn = _draw_answers(n, length, self.attributes, generator)
         place = drawn[1]

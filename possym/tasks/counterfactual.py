@@ -20,9 +20,9 @@ Sequences of the last four lie off the training distribution: no drawn answer st
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need_room, require_type
+from possym.errors import InputError, require_type
 from possym.tasks.batch import Batch, check_count, check_generator
-from possym.tasks.multihop import PRE_TARGETS, TARGETS, WINDOW, LetterTask
+from possym.tasks.multihop import PRE_TARGETS, TARGETS, LetterTask
 
 KINDS = ("drawn", "decoys", "disagree", "copied", "cut", "cut-disagree")
 MARKED = {"drawn": 1, "decoys": 3, "disagree": 1, "copied": 0, "cut": 1, "cut-disagree": 1}
@@ -74,7 +74,6 @@ def conflicts(n: int, kind: str, *, hops: int, generator: torch.Generator | None
     if kind not in KINDS:
         raise InputError(f"kind = {kind!r}: known kinds are {', '.join(KINDS)}")
     n = check_count("n", n, 1)
-    need_room(10 * WINDOW * n, n=n)
     check_count("hops", hops, 1, 4)
     generator = check_generator(generator)
     parts: list[tuple[Batch, Tensor]] = []

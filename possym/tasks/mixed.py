@@ -9,11 +9,11 @@ from string import ascii_lowercase, ascii_uppercase
 import torch
 from torch import Tensor
 
-from possym.tasks.batch import Batch, Task, check_sequences, refuse_rows, uniform
-from possym.tasks.multihop import MAX_HOPS, PRE_TARGETS, TARGETS, WINDOW, check_sample, draw_paths, public_path
+from possym.tasks.batch import Batch, check_sequences, refuse_rows, uniform
+from possym.tasks.multihop import MAX_HOPS, PRE_TARGETS, TARGETS, WINDOW, MultiHopTask, draw_paths, public_path
 
 
-class MixedTask(Task):
+class MixedTask(MultiHopTask):
     """Follow integers back and letters to the token of that name, in turn, until a capital: the answer.
 
     Three kinds of token, each a name a–h and what it does: "cD" is a target (8 capitals A–H; ids 0–63), "ch" leads
@@ -22,7 +22,7 @@ class MixedTask(Task):
     the paths of each number of hops begin by number, half by letter (counts differ by at most one). Letters that
     the path follows are distinct, and each names one token only, the next one on the path; all other tokens have
     other names. Off the path both kinds are equally likely, integers uniform over those that point inside the window,
-    letters uniform.
+    letters uniform. Answers' places and values are balanced within each number of hops and kind of the first hop.
 
     Source: this project's, after 2605.31558, appendices B.1 and B.2.
 
@@ -40,32 +40,8 @@ class MixedTask(Task):
         endings = [ascii_uppercase[: self.LETTERS], names, [str(i) for i in range(1, WINDOW)]]
         self.vocabulary = [name + ending for kind in endings for name in names for ending in kind]
 
-    def sample(
-        self, n: int, *, hops: int | None = None, length: int = 17, generator: torch.Generator | None = None
-    ) -> Batch:
-        """Draw ``n`` sequences on the generator's device.
-
-        Within each number of hops and kind of the first hop, the counts of the answer's 8 places, and of its 64
-        values, differ by at most one, each in a random order of its own.
-
-        Args:
-            n: number of sequences.
-            hops: 1–4, or None for all four in equal share (counts differ by at most one).
-            length: number of tokens, at least 17, the query included.
-            generator: source of randomness; None is a fresh CPU generator seeded 0.
-
-        Returns:
-            A `Batch` of n sequences, with path (n, 5).
-
-        Raises:
-            InputError: an argument of the wrong type or out of its range.
-
-        >>> task = MixedTask()
-        >>> batch = task.sample(2, hops=1)
-        >>> task.decode(batch.tokens[:, -1]), (16 - batch.path[:, 1]).tolist(), task.decode(batch.answer)
-        (['ga', 'h14'], [13, 14], ['aH', 'bC'])
-        """
-        n, hops, length, generator = check_sample(n, hops, length, generator, held=5)
+    def draw(self, n: int, hops: int | None, length: int, generator: torch.Generator) -> Batch:
+        """Draw what `sample` has checked."""
         device, size = generator.device, self.LETTERS
         hops, first, places, answer = draw_paths(n, hops, length, size * size, generator, kinds=2)
         step = torch.arange(MAX_HOPS, device=device)

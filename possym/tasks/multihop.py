@@ -14,14 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need_room
+from possym.errors import InputError
 from possym.tasks.batch import (
     Batch,
     Task,
     balanced,
     balanced_pairs,
-    check_count,
-    check_generator,
     check_sequences,
     letter_names,
     refuse_rows,
@@ -88,25 +86,24 @@ def public_path(places: Tensor, hops: Tensor) -> Tensor:
     return places.masked_fill(torch.arange(MAX_HOPS + 1, device=hops.device) > hops[:, None], -1)
 
 
-def check_sample(n: int, hops: int | None, length: int, generator: torch.Generator | None, held: int):
-    """Return the arguments of ``sample``, checked, or raise an InputError that says what is wrong with them.
+class MultiHopTask(Task):
+    """A task of paths with 1 to 4 hops in a window of 17 tokens, longer inputs with more target tokens before it.
 
-    Drawing holds ``held`` numbers at once for each token.
+    Within each hop class, the counts of the answer's 8 places, and of its values, differ by at most one, each in a
+    random order of its own. A batch's path is (n, 5).
     """
-    if hops is not None:
-        hops = check_count("hops", hops, 1, MAX_HOPS, "or None for all in equal share")
-    length = check_count("length", length, WINDOW, why="8 target tokens, 8 pre-target tokens and the query")
-    n = check_count("n", n, 1)
-    need_room(held * n * length, n=n, length=length)
-    return n, hops, length, check_generator(generator)
+
+    max_hops = MAX_HOPS
+    shortest = WINDOW
+    why = "8 target tokens, 8 pre-target tokens and the query"
 
 
-class NumberTask(Task):
+class NumberTask(MultiHopTask):
     """From the last token, jump back by the integer found, until a letter: the answer.
 
     120 letters (a…z, aa…dp; ids 0–119) and the integers 1–16 (ids 120–135). Target tokens are letters,
     pre-target tokens and the query integers. Integers off the path are uniform over those that point inside
-    the window, letters off the path are uniform.
+    the window, letters off the path are uniform. Longer inputs get extra letters before the window.
 
     Source: 2605.31558, appendix B.1.
 
@@ -121,33 +118,8 @@ class NumberTask(Task):
     def __init__(self) -> None:
         self.vocabulary = letter_names(self.LETTERS) + [str(i) for i in range(1, WINDOW)]
 
-    def sample(
-        self, n: int, *, hops: int | None = None, length: int = 17, generator: torch.Generator | None = None
-    ) -> Batch:
-        """Draw ``n`` sequences on the generator's device.
-
-        Within each hop class, the counts of the answer's 8 places, and of its 120 values, differ by at most
-        one, each in a random order of its own.
-
-        Args:
-            n: number of sequences.
-            hops: 1–4, or None for all four in equal share (counts differ by at most one).
-            length: number of tokens, at least 17, the query included.
-            generator: source of randomness; None is a fresh CPU generator seeded 0.
-
-        Returns:
-            A `Batch` of n sequences, with path (n, 5).
-
-        Raises:
-            InputError: an argument of the wrong type or out of its range.
-
-        >>> task = NumberTask()
-        >>> batch = task.sample(1, hops=1)
-        >>> place = batch.path[0, 1]
-        >>> task.decode(batch.tokens[0, -1]) == str(16 - place.item())
-        True
-        """
-        n, hops, length, generator = check_sample(n, hops, length, generator, held=2)
+    def draw(self, n: int, hops: int | None, length: int, generator: torch.Generator) -> Batch:
+        """Draw what `sample` has checked."""
         device = generator.device
         hops, _, places, answer = draw_paths(n, hops, length, self.LETTERS, generator)
         targets = torch.randint(self.LETTERS, (n, length - PRE_TARGETS - 1), generator=generator, device=device)
@@ -183,7 +155,7 @@ class NumberTask(Task):
         return tokens.gather(1, place)[:, 0]
 
 
-class LetterTask(Task):
+class LetterTask(MultiHopTask):
     """The second letter of the current pair names the first letter of the next, until a letter–integer pair.
 
     Letters a–h, integers 1–8, each pair one token: target tokens are the 64 letter–integer pairs ("c2"; ids
@@ -194,9 +166,9 @@ class LetterTask(Task):
 
     - ``"excluded"``, as the authors' released code draws them: no letter of a token on the path, the query's first
       letter included, is in a token off the path, so that nothing off the path points at it. Integers off the path
-      are uniform.
+      are uniform. Within each hop class the 512 pairs of the answer's place and value are balanced too.
     - ``"any"``: they start with letters that the path does not follow and end in any letter; the query starts as
-      they do.
+      they do. The pairs of the answer's place and value are not balanced.
 
     Args:
         off_path: one of `OFF_PATH`.
@@ -222,32 +194,8 @@ class LetterTask(Task):
         letters = ascii_lowercase[: self.LETTERS]
         self.vocabulary = [a + b for seconds in ("12345678", letters) for a in letters for b in seconds]
 
-    def sample(
-        self, n: int, *, hops: int | None = None, length: int = 17, generator: torch.Generator | None = None
-    ) -> Batch:
-        """Draw ``n`` sequences on the generator's device.
-
-        Within each hop class, the counts of the answer's 8 places, and of its 64 values, differ by at most one, each
-        in a random order of its own; with ``off_path="excluded"`` so do those of the 512 pairs of place and value.
-
-        Args:
-            n: number of sequences.
-            hops: 1–4, or None for all four in equal share (counts differ by at most one).
-            length: number of tokens, at least 17, the query included.
-            generator: source of randomness; None is a fresh CPU generator seeded 0.
-
-        Returns:
-            A `Batch` of n sequences, with path (n, 5).
-
-        Raises:
-            InputError: an argument of the wrong type or out of its range.
-
-        >>> task = LetterTask()
-        >>> batch = task.sample(1, hops=1)
-        >>> task.decode(batch.tokens[0, -1])[1] == task.decode(batch.answer[0])[0]
-        True
-        """
-        n, hops, length, generator = check_sample(n, hops, length, generator, held=5)
+    def draw(self, n: int, hops: int | None, length: int, generator: torch.Generator) -> Batch:
+        """Draw what `sample` has checked."""
         device, size = generator.device, self.LETTERS
         excluded = self.off_path == "excluded"
         hops, _, places, answer = draw_paths(n, hops, length, size * size, generator, together=excluded)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, need_room, require_type
+from possym.errors import InputError, require_type
 from possym.tasks.batch import balanced, check_count, check_generator, uniform
 
 KINDS = ("number", "letter")
@@ -75,7 +75,6 @@ class OneHopTask:
             InputError: ``n`` or ``length`` is not a whole number of at least 1 or 2, or ``generator`` is none.
         """
         n, length = check_count("n", n, 1), check_count("length", length, 2)
-        need_room(2 * n * length, n=n, length=length)
         generator = check_generator(generator)
         shown = self.sequences(EXAMPLES, EXAMPLE_LENGTH, generator)
         worked = "".join(f"{posed(items)} {items[place]}\n\n" for items, place in zip(*shown, strict=True))

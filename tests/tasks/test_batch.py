@@ -144,34 +144,27 @@ def test_letter_names_follow_the_papers():
     assert names[:3] + names[25:27] + names[119:120] + names[-2:] == ["a", "b", "c", "z", "aa", "dp", "zz", "aaa"]
 
 
-@named
-@pytest.mark.parametrize("n", [0, -1, True, 2.0, "3", None, torch.tensor(3.0), torch.tensor([3])])
-def test_bad_counts_are_refused(task, n):
-    with pytest.raises(InputError, match=re.escape(f"n = {n!r}: give a whole number of at least 1")):
-        task.sample(n)
+WRONG = {
+    "n": [0, -1, True, 2.0, "3", None, torch.tensor(3.0), torch.tensor([3])],
+    "hops": [0, 5, True, 1.0, "2", float("nan")],
+    "length": [1, 0, -17, True, 17.0, "17", None],
+    "generator": [0, "cpu", True],
+}
 
 
 @named
-@pytest.mark.parametrize("hops", [0, -1, 5, True, 1.0, "2", float("nan")])
-def test_bad_hops_are_refused(task, hops):
-    limit = 4 if task in MULTIHOP else 1
-    with pytest.raises(InputError, match=re.escape(f"hops = {hops!r}: give a whole number from 1 to {limit} (or None")):
-        task.sample(4, hops=hops)
-
-
-@named
-@pytest.mark.parametrize("length", [1, 0, -17, True, 17.0, "17", None])
-def test_bad_lengths_are_refused(task, length):
-    low = 17 if task in MULTIHOP else 2
-    with pytest.raises(InputError, match=re.escape(f"length = {length!r}: give a whole number ") + rf".* {low}\b"):
-        task.sample(4, length=length)
-
-
-@named
-@pytest.mark.parametrize("source", [0, "cpu", True])
-def test_bad_generators_are_refused(task, source):
-    with pytest.raises(InputError, match=re.escape(f"generator = {source!r}: give a torch.Generator")):
-        task.sample(4, generator=source)
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_of_a_draw_are_refused(task, name):
+    hops, length = (4, 17) if task in MULTIHOP else (1, 2)
+    asked = {
+        "n": "a whole number of at least 1",
+        "hops": rf"a whole number from 1 to {hops} \(or None",
+        "length": rf"a whole number .* {length}\b",
+        "generator": "a torch.Generator",
+    }
+    for value in WRONG[name]:
+        with pytest.raises(InputError, match=re.escape(f"{name} = {value!r}: give ") + asked[name]):
+            task.sample(**{"n": 4, name: value})
 
 
 @named
