@@ -49,6 +49,9 @@ class Trainer:
         evaluate: called as ``evaluate(model, step)`` after the updates in ``evaluate_at``, gradients off, dropout off;
             returns tensors by name, of the same names and shapes each time.
         evaluate_at: numbers of updates, ascending, from 0 (before the first) to ``config.steps``.
+        validate: called as ``validate(model)``, returns an accuracy a member (E,); of each member the weights of its first
+            highest one are kept in ``best``.
+        validate_at: as ``evaluate_at``.
         checkpoint: the file to keep the state in; None keeps none. If it exists, the run goes on from it.
         checkpoint_seconds: how much time may pass between two checkpoints; 0 writes one after every update.
         description: what the progress bar says.
@@ -85,8 +88,10 @@ class Trainer:
         if len(seeds) != model.members:
             raise InputError(f"{len(seeds)} seeds for {model.members} members: give one a member")
         self.model, self.source, self.config = model, source, config
-        self.evaluate, self.evaluate_at = evaluate, check_steps("evaluate_at", evaluate_at, config) if evaluate else []
-        self.validate, self.validate_at = validate, check_steps("validate_at", validate_at, config) if validate else []
+        evaluate_at = check_steps("evaluate_at", evaluate_at, config)
+        validate_at = check_steps("validate_at", validate_at, config)
+        self.evaluate, self.evaluate_at = evaluate, evaluate_at if evaluate else []
+        self.validate, self.validate_at = validate, validate_at if validate else []
         self.checkpoint, self.checkpoint_seconds = checkpoint, checkpoint_seconds
         self.description = description
         self.device = next(model.parameters()).device
