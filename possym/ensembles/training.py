@@ -49,8 +49,8 @@ class Trainer:
         evaluate: called as ``evaluate(model, step)`` after the updates in ``evaluate_at``, gradients off, dropout off;
             returns tensors by name, of the same names and shapes each time.
         evaluate_at: numbers of updates, ascending, from 0 (before the first) to ``config.steps``.
-        validate: called as ``validate(model)``, returns an accuracy a member (E,); of each member the weights of its first
-            highest one are kept in ``best``.
+        validate: called as ``validate(model)``, returns accuracies (E,); each member's weights at its first highest one
+            are kept in ``best``.
         validate_at: as ``evaluate_at``.
         checkpoint: the file to keep the state in; None keeps none. If it exists, the run goes on from it.
         checkpoint_seconds: how much time may pass between two checkpoints; 0 writes one after every update.
