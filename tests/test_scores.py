@@ -204,6 +204,17 @@ def test_relative_weights_are_those_of_scaled_attention():
     assert effective_swaps(tilted, relative=True, temperature=1e-2).item() == pytest.approx(1.0, abs=1e-6)
 
 
+def test_two_high_scores_mean_that_attention_hardly_differs_where_the_weights_look():
+    """Σ α (a_i − a_j)² / (a_i² + a_j²) is at most 2 (1 − positional) + 2 (1 − symbolic)."""
+    for size in (0.1, 0.5, 2.0):
+        relocated = size * torch.randn(8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        scores = swap_scores(relocated, temperature=1.0, relative=True)
+        first, second = relocated.diagonal().softmax(0)[torch.combinations(torch.arange(8))].T
+        gap = (first - second).abs()
+        left = (gap / gap.sum() * gap**2 / (first**2 + second**2)).sum()
+        assert 0 < left <= 2 * (1 - scores.positional) + 2 * (1 - scores.symbolic)
+
+
 def test_every_swap_counts_alike_where_temperature_is_high_and_one_where_it_is_low():
     logits = torch.randn(3, 12, generator=torch.Generator().manual_seed(0))
     for relative in (False, True):

@@ -1,4 +1,7 @@
-"""Charts of a head: its relocated logits, what a swap does to its attention, its scores by temperature and plane."""
+"""Charts of a head: its relocated logits, what a swap does to its attention, its scores by temperature and plane.
+
+And of the study: how far each way of weighing swaps errs, and what a sink does to the scores.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -359,4 +362,83 @@ def plane_profile(planes: pd.DataFrame, title: str) -> alt.VConcatChart:
         title=alt.Title(title, subtitle="Above: scores of each plane taken as a head; below: size of its logits"),
         description=f"Line and bar chart by frequency ID. {title}. The plane with the largest logits is "
         f"number {strongest}.",
+    )
+
+
+WORDS = {"absolute": "exp(δ / τ)", "relative": "exp(δ / τΔ)", "proportional": "δ^(1/τ)"}
+
+
+def weighting_chart(errors: pd.DataFrame) -> alt.LayerChart:
+    """Return the worst and the mean error of every way of weighing swaps.
+
+    Args:
+        errors: `possym.experiments.scoring.summaries.weighting_errors`.
+    """
+    data = errors[["weighting", "temperature", "worst", "mean"]].round(4)
+    names = [f"{WORDS[w]}, τ = {t:g}" for w, t in zip(data["weighting"], data["temperature"], strict=True)]
+    data = data.assign(name=names, form=[WORDS[weighting] for weighting in data["weighting"]])
+    least = data.loc[data["worst"].idxmin()]
+    color = alt.Color("form:N", title="Weight of a swap").scale(domain=list(WORDS.values()), range=CATEGORIES[:3])
+    row = alt.Y("name:N", title=None, sort=names).axis(labelLimit=200)
+    tooltip = ["name:N", alt.Tooltip("worst:Q", format=".3f"), alt.Tooltip("mean:Q", format=".3f")]
+    base = alt.Chart(data).encode(y=row, color=color.legend(orient="bottom"), tooltip=tooltip)
+    range_of = base.mark_rule(strokeWidth=2, opacity=0.5).encode(x="mean:Q", x2="worst:Q")
+    worst = base.mark_point(size=70, filled=True).encode(
+        x=alt.X("worst:Q", title="Error of a score").scale(domainMin=0)
+    )
+    mean = base.mark_tick(thickness=2, size=14).encode(x="mean:Q")
+    return (range_of + worst + mean).properties(
+        title=alt.Title(
+            f"Least wrong in its worst case: {least['name']}, by {least['worst']:.2f}",
+            subtitle="Dot: largest error over kinds, numbers of keys and sinks; tick: mean; δ: difference, Δ: largest",
+        ),
+        description="Dot plot of the largest and mean error of the scores of heads of known kind, one row per way of "
+        f"weighing swaps. The smallest largest error is {least['worst']:.2f}, of {least['name']}.",
+        height=22 * len(names),
+    )
+
+
+def sink_chart(cells: pd.DataFrame, chosen: tuple[str, float]) -> alt.FacetChart:
+    """Return the symbolic score of purely positional heads as a sink takes more and more of their attention.
+
+    Args:
+        cells: the study's table.
+        chosen: weighting and temperature that are drawn beside the papers' absolute temperatures.
+    """
+    pairs = list(dict.fromkeys([("absolute", 1e-4), ("absolute", 0.1), chosen]))
+    shown = cells[cells["kind"].eq("positional") & cells["keys"].isin({cells["keys"].min(), cells["keys"].max()})]
+    data = pd.concat(
+        shown[shown["weighting"].eq(weighting) & shown["temperature"].eq(temperature)].assign(
+            name=f"{WORDS[weighting]}, τ = {temperature:g}"
+        )
+        for weighting, temperature in pairs
+    )[["name", "keys", "sink", "symbolic", "effective"]].round(4)
+    names = list(dict.fromkeys(data["name"]))
+    data["panel"] = [f"{keys:,} keys" for keys in data["keys"]]
+    risen = data[data["name"] != names[-1]].groupby("name")["symbolic"].max().max()
+    kept = data[data["name"] == names[-1]]["symbolic"].max()
+    lines = (
+        alt.Chart()
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("sink:O", title="Share on the sink").axis(labelAngle=0, labelOverlap=True),
+            y=alt.Y("symbolic:Q", title="Symbolic score (0 is right)").scale(domain=[0, 1]),
+            color=alt.Color("name:N", title="Weight of a swap", sort=names)
+            .scale(domain=names, range=[CATEGORIES[0], CATEGORIES[0], CATEGORIES[2]][: len(names)])
+            .legend(orient="bottom"),
+            strokeDash=alt.StrokeDash("name:N", legend=None).scale(
+                domain=names, range=[[2, 2], [5, 3], [1, 0]][: len(names)]
+            ),
+            tooltip=["name:N", "keys:Q", "sink:O", alt.Tooltip("symbolic:Q", format=".3f"), "effective:Q"],
+        )
+        .properties(height=200)
+    )
+    panels = [f"{keys:,} keys" for keys in sorted(data["keys"].unique())]
+    return lines.facet(facet=alt.Facet("panel:N", title=None, sort=panels), columns=2, data=data).properties(
+        title=alt.Title(
+            f"Behind a sink a positional head seems symbolic too: up to {risen:.2f}, in proportion {kept:.2f}",
+            subtitle="Purely positional heads, mean of their symbolic scores",
+        ),
+        description="Line charts of the symbolic score of purely positional heads by the share of attention on a sink. "
+        f"Absolute weights rise to {risen:.2f}, the chosen ones stay at or below {kept:.2f}.",
     )

@@ -1,10 +1,13 @@
-"""Claims on what makes a head positional or symbolic, and on its scores, computed on the spot."""
+"""Claims on what makes a head positional or symbolic, and on its scores."""
 
 import torch
 
-from possym.experiments.claim import EXTENT, OWN_CODE, Claim, Measurement, judge
+from possym.experiments import scoring
+from possym.experiments.claim import EXTENT, OWN, OWN_CODE, OWN_QUESTION, Claim, Measurement, judge
+from possym.experiments.scoring.summaries import choose, weighting_errors
+from possym.results import Study
 from possym.rope import frequencies
-from possym.scores import exclusion, relocated_logits, swap_scores
+from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE, exclusion, relocated_logits, swap_scores
 
 KINDS, SCORING = "01-positional-and-symbolic", "03-scoring-a-head"
 HEADS, KEYS, WIDTH = 1000, 16, 128
@@ -54,6 +57,33 @@ def uniform_scores(relocated: torch.Tensor) -> Measurement:
     lowest = min(found.positional.min().item(), found.symbolic.min().item())
     return Measurement(
         f"both at least {lowest:.6f}", f"{HEADS:,} random heads, logits near 0.001", judge(lowest > 0.999)
+    )
+
+
+def withstands_sinks(study: Study) -> Measurement:
+    """Measure how far a growing sink moves the scores of one head at the two absolute temperatures in use."""
+    errors = weighting_errors(study.tables["cells"])
+    moved = errors[errors["weighting"].eq("absolute") & errors["temperature"].isin([1e-4, 0.1])]
+    moved = moved.set_index("temperature")["moved"]
+    sink = study.tables["cells"]["sink"].max()
+    return Measurement(
+        "largest change: " + ", ".join(f"{change:.2f} at τ = {tau:g}" for tau, change in moved.items()),
+        f"sinks of 0 to {sink:.1%} of the attention",
+        judge((moved <= scoring.STEADY).all(), in_part=(moved <= scoring.STEADY).any()),
+    )
+
+
+def chosen_weights(study: Study) -> Measurement:
+    """Measure which weights the study's criteria choose, and how far they err."""
+    errors = weighting_errors(study.tables["cells"])
+    choice = choose(errors)
+    others = errors[errors["withstands"] & (errors["weighting"] != choice.weighting)]["worst"].min()
+    default = ("proportional" if DEFAULT_RELATIVE else "absolute", DEFAULT_TEMPERATURE)
+    return Measurement(
+        f"{choice.weighting}, τ = {choice.temperature:g}: error at most {choice.worst:.2f}; the best of another form "
+        f"that withstands sinks {others:.2f}",
+        f"{len(study.tables['cells'].drop_duplicates(['kind', 'keys', 'sink']))} cells of kind, keys and sink",
+        judge((choice.weighting, choice.temperature) == default),
     )
 
 
@@ -117,5 +147,33 @@ CLAIMS = (
         paper_value="≈ 1",
         criterion="holds if both scores exceed 0.999 for every nearly uniform random head",
         measure=lambda: uniform_scores(random_logits(size=1e-3)),
+    ),
+    Claim(
+        id="scores-withstand-sinks",
+        paper=OWN,
+        kind=OWN_QUESTION,
+        where="2605.31558, appendix D",
+        chapter=SCORING,
+        study="scoring",
+        interval_kind=EXTENT,
+        statement="With absolute weights a head's scores do not depend on what it attends to that never moves.",
+        paper_value="not asked",
+        criterion="holds if no known head's score moves by more than 0.01 as a sink grows, at τ = 1e-4 and at 0.1; "
+        "in part at one of them",
+        measure=withstands_sinks,
+    ),
+    Claim(
+        id="profile-weights",
+        paper=OWN,
+        kind=OWN_CODE,
+        where="the library's default",
+        chapter=SCORING,
+        study="scoring",
+        interval_kind=EXTENT,
+        statement="The library weighs swaps in the way that errs least on heads of known kind.",
+        paper_value="not asked",
+        criterion="holds if the default is the weighting with the smallest largest error of those that withstand "
+        "sinks, the mean deciding within 0.01",
+        measure=chosen_weights,
     ),
 )

@@ -3,12 +3,14 @@
 import itertools
 import re
 
+import pandas as pd
 import pytest
 import torch
 
 from possym.ensembles.last_token import attention, swapped_attention
 from possym.errors import InputError
-from possym.experiments.scoring import charts
+from possym.experiments import scoring
+from possym.experiments.scoring import charts, summaries
 from possym.scores import exclusion, relocated_logits, swap_scores
 
 from ...charts.drawn import draw, is_complete, marks, texts
@@ -152,3 +154,30 @@ def test_wrong_heads_are_refused(head):
         charts.relocated_heatmap({"a": head[0], "b": head[0][:4, :4]}, "two sizes")
     with pytest.raises(InputError, match="N \\+ 1"):
         charts.swap_figure(*head, TOKENS[:-1], title="too few tokens")
+
+
+@pytest.fixture(scope="module")
+def cells():
+    settings = scoring.Config.preset_named("smoke", keys=(8, 16), heads=1, device="cpu")
+    return scoring.run(settings).tables["cells"]
+
+
+def test_the_chart_of_weightings_shows_every_error_and_names_the_least(cells):
+    errors = summaries.weighting_errors(cells)
+    chart = charts.weighting_chart(errors)
+    is_complete(chart)
+    points = [mark for mark in marks(draw(chart), "point") if "worst" in mark]
+    assert sorted(number(mark["worst"]) for mark in points) == pytest.approx(sorted(errors["worst"]), abs=6e-4)
+    assert f"by {errors['worst'].min():.2f}" in chart.to_dict()["title"]["text"]
+
+
+def test_the_chart_of_sinks_shows_the_other_score_of_positional_heads(cells):
+    chart = charts.sink_chart(cells, ("proportional", 1.0))
+    is_complete(chart)
+    own = cells[cells["kind"].eq("positional")].set_index(["weighting", "temperature"])
+    expected = pd.concat([own.loc[("absolute", 1e-4)], own.loc[("absolute", 0.1)], own.loc[("proportional", 1.0)]])
+    points = [number(mark["symbolic"]) for mark in marks(draw(chart), "point")]
+    assert sorted(points) == pytest.approx(sorted(expected["symbolic"]), abs=6e-4)
+    title = chart.to_dict()["title"]["text"]
+    absolute = own.loc["absolute"]["symbolic"].max()
+    assert f"up to {absolute:.2f}, in proportion {own.loc[('proportional', 1.0)]['symbolic'].max():.2f}" in title
