@@ -10,6 +10,8 @@ FIGURES = {
     "figure-room-in-the-bound": ("exclusion-tightness",),
     # 03-scoring-a-head
     "table-random-heads": ("positional-scores-one", "symbolic-scores-one", "uniform-scores-both"),
+    "figure-behind-a-sink": ("scores-withstand-sinks",),
+    "figure-errors-of-weights": ("profile-weights",),
     # 04-rope-geometry
     "figure-index-logits": ("p1-theorem-3",),
     "figure-retrieval-logits": ("p2-theorem-3-1-retrieval", "p2-theorem-3-1-wrap-around"),
