@@ -1,8 +1,8 @@
 """Positional and symbolic scores of an attention head, exactly and in closed form.
 
-Everything follows from the *relocated logits* M: M[a, b] is the logit of key content a put at the place of
+Everything follows from the *relocated logits* M: M[a, b] is the logit of key content a put at the position of
 key b, the query held. The observed logits are the diagonal of M. A head is positional where M[a, b] depends
-on the place b alone, symbolic where it depends on the content a alone.
+on the position b alone, symbolic where it depends on the content a alone.
 
 - `relocated_logits` computes M from queries and keys before rotation, for whole heads or plane by plane.
 - `swap_scores` turns M into the two scores of the papers, over all swaps of tokens or of blocks.
@@ -60,13 +60,13 @@ def relocated_logits(
     scale: float | None = None,
     per_plane: bool = False,
 ) -> Tensor:
-    """Return the logit of every key content at every key place.
+    """Return the logit of every key content at every key position.
 
     Args:
         query: (..., D) content of the query before rotation.
         keys: (..., T, D) contents of the keys before rotation; leading dimensions broadcast with the query's.
-        query_position: the query's place, a number.
-        positions: (T,) the keys' places.
+        query_position: the query's position, a number.
+        positions: (T,) the keys' positions.
         frequencies: (F,) angles in radians a position; the dimensions past the first 2F do not rotate.
         layout: ``"interleaved"`` or ``"half"``, see `possym.rope`.
         scale: factor of every logit; None means 1/√D, for planes too, so that they add up to the head's.
@@ -109,7 +109,7 @@ def relocated_logits(
     except (TypeError, ValueError, RuntimeError, OverflowError):
         query_position = math.nan
     if not math.isfinite(query_position):
-        raise InputError("query_position: give one finite number, the query's place")
+        raise InputError("query_position: give one finite number, the query's position")
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
     elif isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
@@ -119,7 +119,7 @@ def relocated_logits(
     dtype = torch.promote_types(query.dtype, keys.dtype)
     query, keys = query.to(dtype).unsqueeze(-2) * scale, keys.to(dtype)
     # As complex numbers, kᵀR(φ)q of one plane is Re(k q̄) cos φ + Im(k q̄) sin φ: one product with a key, then one
-    # with the cosines and sines of all places.
+    # with the cosines and sines of all positions.
     key, asked = (as_complex(x, len(frequencies), layout) for x in (keys, query))
     parts = torch.view_as_real(key * asked.conj())
     angles = (frequencies.to(positions)[:, None] * (query_position - positions)).remainder(2 * math.pi)
@@ -143,17 +143,17 @@ def swap_scores(
 ) -> Scores:
     """Score a head by what its attention does when two blocks of keys change places.
 
-    For each pair of blocks let v hold the mean attention of the first and the second place, and v′ the same
+    For each pair of blocks let v hold the mean attention of the first and the second position, and v′ the same
     after the swap. A positional head leaves v as it is, a symbolic head reverses it:
     positional = Σ α cos(v′, v), symbolic = Σ α cos(v′, reverse(v)), where α is a softmax over all pairs of
     δ / ``temperature``, δ being the difference of the two blocks' attention. With ``relative`` it is a softmax of
     log δ / ``temperature``: swaps count in proportion to δ^(1/τ), at τ = 1 to δ itself. What is attended but not moved
     divides every δ by one number, so it cannot change such weights, however much it takes.
 
-    Blocks of equal length exchange their tokens one for one: token t of one goes to place t of the other.
-    Where lengths differ, the first place begins where the first block began, the second ends where the second
+    Blocks of equal length exchange their tokens one for one: token t of one goes to position t of the other.
+    Where lengths differ, the first position begins where the first block began, the second ends where the second
     block ended, what lies between shifts by the difference of the lengths, and each entry of v′ is the mean
-    over the places that the arriving block now occupies. (The shifted tokens change only the softmax's
+    over the positions that the arriving block now occupies. (The shifted tokens change only the softmax's
     normaliser, which no cosine sees.)
 
     Args:
@@ -173,8 +173,8 @@ def swap_scores(
 
     Source: 2511.11579, section 3; 2605.31558, appendix D.
 
-    >>> by_place = torch.tensor([0.0, 1.0, 2.0]).expand(3, 3)
-    >>> swap_scores(by_place)
+    >>> by_position = torch.tensor([0.0, 1.0, 2.0]).expand(3, 3)
+    >>> swap_scores(by_position)
     Scores(positional=tensor(1.), symbolic=tensor(0.2658), entropy=tensor(0.8324))
     """
     relocated = check_relocated(relocated)
@@ -253,7 +253,7 @@ def scores_and_exclusion(
 
 def head_scores(
     contents: Tensor,
-    places: Tensor,
+    positions: Tensor,
     extra_logits: Tensor,
     temperature: float,
     capped: Callable[[Tensor], Tensor],
@@ -266,32 +266,32 @@ def head_scores(
 
     Args:
         contents: (..., T, K) what each key holds.
-        places: (T, K) what each place makes of it: the relocated logits are capped(contents · placesᵀ).
+        positions: (T, K) what each position makes of it: the relocated logits are capped(contents · positionsᵀ).
         extra_logits: (..., X) logits of what is attended but never moved.
         temperature: τ of the weights of swaps.
         capped: what the model does to each logit.
         entries: of matrices at a time; one matrix at least.
         relative: as in `swap_scores`.
 
-    >>> contents, places = torch.ones(2, 1), torch.tensor([[0.0], [1.0]])
-    >>> scores, exclusion = head_scores(contents, places, torch.zeros(1), 0.1, lambda logits: logits, 4)
+    >>> contents, positions = torch.ones(2, 1), torch.tensor([[0.0], [1.0]])
+    >>> scores, exclusion = head_scores(contents, positions, torch.zeros(1), 0.1, lambda logits: logits, 4)
     >>> scores.positional, exclusion.bound
     (tensor(1.), tensor(0.5000))
     """
-    count, shape = len(places), contents.shape[:-2]
-    logits = capped((contents * places).sum(-1))
+    count, shape = len(positions), contents.shape[:-2]
+    logits = capped((contents * positions).sum(-1))
     attention, entropy = attend(logits, extra_logits)
     stakes = swap_stakes(logits, attention, None, relative)
     weights = swap_weights(stakes, temperature, relative)
     first, second = weights.first.reshape(-1, count), weights.second.reshape(-1, count)
     contents = contents.reshape(-1, *contents.shape[-2:])
     # On a GPU rows start at whole vectors of memory: the sums over swaps read them up to a tenth faster.
-    places = F.pad(places, (0, 0, 0, -count % 16 if places.is_cuda else 0)).mT
+    positions = F.pad(positions, (0, 0, 0, -count % 16 if positions.is_cuda else 0)).mT
     step = max(1, entries // count**2)
     found = []
     for start in range(0, len(contents), step):
         some = slice(start, start + step)
-        relocated = capped(contents[some] @ places)[..., :count]
+        relocated = capped(contents[some] @ positions)[..., :count]
         positional, symbolic, *both = token_swaps(relocated, SwapWeights(first[some], second[some], weights.power))
         found.append(torch.stack([positional, symbolic, *(both or deviations(relocated))]))
         del relocated
@@ -315,26 +315,26 @@ def scores_by_temperature(
 
 
 def plane_scores(
-    keys: Tensor, turned: Tensor, extra_logits: Tensor, temperature: float, relative: bool = False
+    keys: Tensor, rotated: Tensor, extra_logits: Tensor, temperature: float, relative: bool = False
 ) -> tuple[Scores, Tensor]:
     """Return the scores of single planes over all swaps of tokens, and their logits, without a matrix of logits.
 
     Args:
         keys: (..., 2, T) key contents in each plane.
-        turned: (..., 2, T) the query as each place sees it, scaled: the relocated logits are keysᵀ · turned.
+        rotated: (..., 2, T) the query as each position sees it, scaled: the relocated logits are keysᵀ · rotated.
         extra_logits: (..., X) logits of what is attended but never moved.
         temperature, relative: as in `swap_scores`.
 
-    >>> keys, turned = torch.tensor([[0.0, 1.0], [1.0, 1.0]]), torch.tensor([[0.0, 0.0], [1.0, 2.0]])
-    >>> scores, logits = plane_scores(keys, turned, torch.zeros(1), 0.1)
-    >>> scores == swap_scores(keys.mT @ turned, extra_logits=torch.zeros(1), temperature=0.1), logits
+    >>> keys, rotated = torch.tensor([[0.0, 1.0], [1.0, 1.0]]), torch.tensor([[0.0, 0.0], [1.0, 2.0]])
+    >>> scores, logits = plane_scores(keys, rotated, torch.zeros(1), 0.1)
+    >>> scores == swap_scores(keys.mT @ rotated, extra_logits=torch.zeros(1), temperature=0.1), logits
     (True, tensor([1., 2.]))
     """
-    logits = (keys * turned).sum(-2)
+    logits = (keys * rotated).sum(-2)
     attention, entropy = attend(logits, extra_logits)
     weights = swap_weights(swap_stakes(logits, attention, None, relative), temperature, relative)
     if kernels.supported(keys):
-        straight, crossed, total = kernels.plane_sums(keys, turned, *weights).unbind(-1)
+        straight, crossed, total = kernels.plane_sums(keys, rotated, *weights).unbind(-1)
         return Scores(straight / total, crossed / total, entropy), logits
 
     def product(x: Tensor, y: Tensor, rows: slice, columns: slice) -> Tensor:
@@ -342,7 +342,7 @@ def plane_scores(
         return torch.addcmul(x[..., 0, :, :] * y[..., 0, :, :], x[..., 1, :, :], y[..., 1, :, :])
 
     def band(here: slice, after: slice) -> tuple[Tensor, Tensor]:
-        return product(keys, turned, here, after), product(turned, keys, here, after)
+        return product(keys, rotated, here, after), product(rotated, keys, here, after)
 
     return Scores(*swap_bands(logits, weights, band), entropy), logits
 
@@ -358,7 +358,7 @@ def attend(logits: Tensor, extra_logits: Tensor | None) -> tuple[Tensor, Tensor]
 def swap_stakes(logits: Tensor, attention: Tensor, spans: tuple[Tensor, Tensor] | None, relative: bool) -> Tensor:
     """Return what each token or block holds (..., N), whose differences weigh the swaps.
 
-    That is its mean attention or, if ``relative``, its place between the least and the most attended, from 0 to 1. The
+    That is its mean attention or, if ``relative``, where it stands between the least attended, 0, and the most, 1. The
     latter comes from the logits, since the attention may have underflowed or been rounded.
     """
     if not relative:
@@ -472,8 +472,8 @@ def swap_bands(
 ) -> tuple[Tensor, Tensor]:
     """Return the two sums of `token_swaps`, a band of rows at a time, so that a CPU's cache holds it.
 
-    ``band`` gives the relocated logits of the contents ``here`` at the places ``after``, and those of the contents
-    ``after`` at the places ``here``, both with ``here`` as rows.
+    ``band`` gives the relocated logits of the contents ``here`` at the positions ``after``, and those of the contents
+    ``after`` at the positions ``here``, both with ``here`` as rows.
     """
     count = logits.shape[-1]
     rows = band_rows(logits)
@@ -536,12 +536,12 @@ def pair_cosines(v1: Tensor, v2: Tensor, w1: Tensor, w2: Tensor) -> tuple[Tensor
     return (v[0] * w[0] + v[1] * w[1]) / norm, (v[0] * w[1] + v[1] * w[0]) / norm
 
 
-def run_mean(relocated: Tensor, contents: Tensor, places: Tensor, lengths: Tensor) -> Tensor:
-    """Return the log of the mean of e^M along runs M[content + t, place + t], t < length; (..., runs)."""
+def run_mean(relocated: Tensor, contents: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
+    """Return the log of the mean of e^M along runs M[content + t, position + t], t < length; (..., runs)."""
     steps = torch.arange(int(lengths.max()), device=relocated.device)
     inside = steps < lengths[:, None]
     count = relocated.shape[-1]
-    index = (contents[:, None] + steps).clamp(max=count - 1) * count + (places[:, None] + steps).clamp(max=count - 1)
+    index = (contents[:, None] + steps).clamp(max=count - 1) * count + (positions[:, None] + steps).clamp(max=count - 1)
     values = relocated.flatten(-2)[..., index].masked_fill(~inside, -math.inf)
     return values.logsumexp(-1) - lengths.to(relocated.dtype).log()
 

@@ -2,14 +2,14 @@
 
 The logits of a head are the sum of its planes' logits (`possym.rope`), so a plane's part can be weighed. 2605.31558,
 Table 1, gives a *dominant frequency*, a weighted average of frequency IDs, without saying how it is weighted. Four
-readings, each of the last place's query and all keys that it sees, mean over sequences:
+readings, each of the last token's query and all keys that it sees, mean over sequences:
 - ``norm``: the L2 norm of the plane's logits λ over the keys, Σ_j λ_j² its square;
 - ``energy``: that square;
 - ``variance``: the variance of the logits over the keys, since what all keys share moves no attention;
 - ``effect``: by how much the plane raises the attended logit above the mean, |Σ_j α_j λ_j − mean_j λ_j|, α being the
   whole head's attention.
 
-Sizes: E members, L layers, B sequences, T places, H heads, F planes.
+Sizes: E members, L layers, B sequences, T positions, H heads, F planes.
 """
 
 from typing import NamedTuple
@@ -75,7 +75,7 @@ def dominant_frequency(weights: Tensor) -> Tensor:
 
 
 class Contents(NamedTuple):
-    """Queries, keys and values of every layer and place before rotation, each (E, L, B, T, H, D)."""
+    """Queries, keys and values of every layer and position before rotation, each (E, L, B, T, H, D)."""
 
     queries: Tensor
     keys: Tensor
@@ -83,7 +83,7 @@ class Contents(NamedTuple):
 
 
 def contents(model: GPTJEnsemble, tokens: Tensor) -> Contents:
-    """Return what every head reads at every place. Memory grows with E · L · B · T · C.
+    """Return what every head reads at every position. Memory grows with E · L · B · T · C.
 
     Args:
         model: the ensemble.
@@ -112,7 +112,7 @@ def contents(model: GPTJEnsemble, tokens: Tensor) -> Contents:
 def plane_contents(
     model: GPTJEnsemble, task: Task, tokens: Tensor, *, layer: int, frequency_id: int, member: int = 0, head: int = 0
 ) -> pd.DataFrame:
-    """Return queries and keys of all places of one sequence in one plane of a head, before and after rotation.
+    """Return queries and keys of all positions of one sequence in one plane of a head, before and after rotation.
 
     Args:
         model: the ensemble.
@@ -122,8 +122,8 @@ def plane_contents(
         frequency_id: which plane, 1 is the fastest.
 
     Returns:
-        place, token, kind (``query`` or ``key``), x and y before rotation, turned_x and turned_y at its place. Two
-        turned vectors' product, times 1/√D, is the plane's part of the logit.
+        place, token, kind (``query`` or ``key``), x and y before rotation, turned_x and turned_y at its position. Two
+        rotated vectors' product, times 1/√D, is the plane's part of the logit.
 
     Raises:
         InputError: a head or plane that does not exist, or not one sequence.
@@ -157,11 +157,11 @@ def plane_contents(
     names = task.decode(tokens)
     for kind, vectors in (("query", found.queries), ("key", found.keys)):
         own = vectors[member, layer, 0, :, head]  # (T, D)
-        turned = rotate(own, torch.arange(len(tokens)), angles, "interleaved")
-        plain, after = (planes(each, angles, "interleaved")[:, frequency_id - 1].tolist() for each in (own, turned))
+        rotated = rotate(own, torch.arange(len(tokens)), angles, "interleaved")
+        plain, after = (planes(each, angles, "interleaved")[:, frequency_id - 1].tolist() for each in (own, rotated))
         rows += [
-            (place, token, kind, *before, *behind)
-            for place, (token, before, behind) in enumerate(zip(names, plain, after, strict=True))
+            (position, token, kind, *before, *behind)
+            for position, (token, before, behind) in enumerate(zip(names, plain, after, strict=True))
         ]
     return pd.DataFrame(rows, columns=["place", "token", "kind", "x", "y", "turned_x", "turned_y"])
 
@@ -175,7 +175,7 @@ def strongest_planes(model: GPTJEnsemble, task: Task, tokens: Tensor) -> pd.Data
         tokens: (B, T), a few sequences; the planes are chosen on them together.
 
     Returns:
-        The columns of `plane_contents` and layer, sequence (from 1), frequency_id and asks (the last place's query).
+        The columns of `plane_contents` and layer, sequence (from 1), frequency_id and asks (the last token's query).
     """
     found = plane_weights(model, tokens)["energy"][0, :, 0].argmax(-1) + 1
     frames = []
