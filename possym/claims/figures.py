@@ -78,10 +78,14 @@ FIGURES = {
     # 09-length-generalization
     "figure-accuracy-by-length": ("letter-above-90", "number-by-length", "letter-by-length"),
     "figure-90-percent-points": ("letter-goes-further",),
+    "figure-best-and-last-checkpoint": ("letter-best-checkpoint",),
     "figure-leads": ("discrepancy-of-trained-heads",),
+    "figure-forecast-by-level": ("forecast-number", "forecast-letter"),
+    "table-forecast-or-one-number": ("forecast-or-one-number-number", "forecast-or-one-number-letter"),
     "figure-repairs": ("repair-sharper-logits", "repair-no-rotation", "repair-no-angles"),
     # 09b-length-in-other-models
     "figure-accuracy-at-length-by-setting": ("length-elsewhere",),
+    "table-ranks-within-settings": ("forecast-ranks-elsewhere",),
     # 10-profiling-real-models
     "section-models-out-of-reach": ("gemma-trade", "gemma-layers", "gemma-keys-gather", "real-other-families"),
     "figure-plane-of-heads": ("real-trade",),

@@ -21,6 +21,7 @@ TICKS = [17, 50, 100, 200, 500, 1000, 2000, 5000]
 TASKS = ("number", "letter")
 COLORS = (CATEGORIES[0], CATEGORIES[1])
 LETTERS = 8
+RULES = {"number": "number task", "letter_any": "letter task, any letter off the path", "letter": "letter task"}
 
 
 def length_axis(title: str = "Length (tokens)", field: str = "length") -> alt.X:
@@ -87,6 +88,63 @@ def accuracy_by_length(accuracy: pd.DataFrame) -> alt.LayerChart:
             description="Line chart of accuracy by input length on a logarithmic axis, one line with a band a task, "
             "with the paper's readings as diamonds. A menu picks the number of hops.",
             height=320,
+        )
+    )
+
+
+def checkpoints_by_length(checkpoints: pd.DataFrame) -> alt.LayerChart:
+    """Return accuracy by length of the best and the last checkpoint, with the paper's readings; a menu picks the task.
+
+    Args:
+        checkpoints: task, checkpoint (best, last), seed, length, accuracy.
+    """
+    data = over_seeds(checkpoints, ["task", "checkpoint", "length"], "accuracy").round(4)
+    data["which"] = data["task"].map(RULES)
+    names = list(dict.fromkeys(data["which"]))
+    menu = alt.param(name="which", value=names[-1], bind=alt.binding_select(options=names, name="Task "))
+    base = alt.Chart(data).transform_filter("datum.which == which")
+    color = alt.Color("checkpoint:N", title="Checkpoint").scale(domain=["last", "best"], range=[INK, CATEGORIES[2]])
+    scale = alt.Scale(domain=[0, 1])
+    band = base.mark_area(opacity=0.2).encode(
+        x=length_axis(), y=alt.Y("low:Q", title="Accuracy", scale=scale), y2="high:Q", color=color
+    )
+    lines = base.mark_line(point={"size": 30}).encode(
+        x=length_axis(),
+        y=alt.Y("median:Q", title="Accuracy", scale=scale),
+        color=color,
+        tooltip=["which:N", "checkpoint:N", "length:Q", "median:Q", "low:Q", "high:Q"],
+    )
+    paper = pd.DataFrame(
+        [
+            {"which": RULES[task], "length": point["length"], "accuracy": point["accuracy"]}
+            for task in RULES
+            for point in published(f"P2.fig5b.{task.removesuffix('_any')}").value
+        ]
+    )
+    diamonds = (
+        alt.Chart(paper)
+        .transform_filter("datum.which == which")
+        .mark_point(shape="diamond", filled=False, size=110, strokeWidth=2, color=NEUTRAL)
+        .encode(x="length:Q", y="accuracy:Q", tooltip=["length:Q", "accuracy:Q"])
+    )
+    far = data[data["length"] == data["length"].max()]
+    titles = {}
+    for which, rows in far.groupby("which"):
+        found = rows.set_index("checkpoint")["median"]
+        words = f"the median best checkpoint is right on {found['best']:.0%}, the last one on {found['last']:.0%}"
+        titles[which] = f"{which[0].upper()}{which[1:]}, {rows['length'].iloc[0]:,} tokens: {words}"
+    return (
+        (band + lines + diamonds)
+        .add_params(menu)
+        .properties(
+            title=alt.Title(
+                dynamic_title("which", titles),
+                subtitle=f"Median, smallest and largest of {int(data['seeds'].max())} seeds; diamonds: read off the "
+                "paper's Fig. 5B",
+            ),
+            description="Line chart of accuracy by input length on a logarithmic axis, a line with a band for the best "
+            "and for the last checkpoint, with the paper's readings as diamonds. A menu picks the task.",
+            height=300,
         )
     )
 
@@ -326,12 +384,44 @@ def forecast_against_measured(
     )
 
 
+def ratios_by_level_chart(ratios: pd.DataFrame, factor: float) -> alt.LayerChart:
+    """Return the forecast length over the measured one at each level of accuracy, by task.
+
+    Args:
+        ratios: task, level, fall, median, low, high, see `possym.experiments.generalization.judging.ratios_by_level`.
+        factor: how far off the ratio may be.
+    """
+    data = ratios[ratios["fall"] > 0].round(3)
+    data = data.assign(row=[f"{row.task}, {row.level:.0%}" for row in data.itertuples()])
+    off = data["median"].map(lambda ratio: max(ratio, 1 / ratio)).groupby(data["task"], sort=False).max()
+    words = " and ".join(f"×{off[task]:.2f} ({task})" for task in TASKS if task in off)
+    rows = alt.Y("row:N", title="Task and level of accuracy", sort=None)
+    x = alt.X("median:Q", title="Forecast length over measured length").scale(type="log", nice=False, padding=10)
+    x = x.axis(values=[0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.4, 2], grid=False)
+    near = alt.Chart(pd.DataFrame({"low": [1 / factor], "high": [factor]}))
+    band = near.mark_rect(color=NEUTRAL, opacity=0.25).encode(x=alt.X("low:Q"), x2="high:Q")
+    base = alt.Chart(data).encode(y=rows, color=task_color())
+    spread = base.mark_rule(strokeWidth=4, opacity=0.35).encode(x=alt.X("low:Q"), x2="high:Q")
+    dots = base.mark_point(filled=True, size=70).encode(
+        x=x, tooltip=["row:N", "median:Q", "low:Q", "high:Q", "fall:Q", "models:Q"]
+    )
+    return (band + spread + dots).properties(
+        title=alt.Title(
+            f"At no level is the median forecast farther off than {words}",
+            subtitle=f"Median, smallest and largest of the models that fall; grey: within a factor of {factor:g}",
+        ),
+        description="Dot plot on a logarithmic axis of the forecast length over the measured one, a row for each task "
+        f"and level of accuracy. The largest factor by which a median is off is {words}.",
+        height=34 * len(data),
+    )
+
+
 def quality_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Return the error of each way of predicting with its interval, by task.
 
     Args:
         table: task, way, measure, value, low, high, see
-            `possym.experiments.generalization.summaries.quality`.
+            `possym.experiments.generalization.judging.quality`.
     """
     data = table[table["measure"] == "error"].reset_index(drop=True)
     if data.empty:

@@ -2,7 +2,20 @@
 
 import pandas as pd
 
-from possym.experiments.claim import OWN, SEED_RANGE, Claim, Measurement, claims_in, judge, proportion, seed_range
+from possym.experiments.claim import (
+    EXTENT,
+    OWN,
+    SEED_RANGE,
+    UNTESTABLE,
+    Claim,
+    Measurement,
+    claims_in,
+    exact,
+    judge,
+    proportion,
+    seed_range,
+)
+from possym.experiments.generalization import judging
 from possym.experiments.generalization.summaries import attending_heads, crossings, kept_leads
 from possym.experiments.learning_dynamics.summaries import over_seeds
 from possym.profiling.statistics import Estimate
@@ -12,6 +25,8 @@ from possym.results.published import papers, published
 CHAPTER = "09-length-generalization"
 STUDY = "generalization"
 READING = 0.05
+FACTOR = 1.1
+HELD_OUT = 8
 LEVEL = 0.9
 GAIN = 0.1  # of accuracy, that a repair must bring to count
 SPARED = 0.01
@@ -158,6 +173,75 @@ def leads_fall(study: Study) -> Measurement:
     )
 
 
+def at_main_rate(study: Study, task: str) -> list[pd.DataFrame]:
+    """Return a task's tables accuracy, forecast and heads at the main learning rate."""
+    rate = study.manifest["config"]["learning_rate"]
+    tables = (study.tables[name] for name in ("accuracy", "forecast", "heads"))
+    return [table[(table["task"] == task) & (table["learning_rate"] == rate)] for table in tables]
+
+
+def forecast_is_unbiased(task: str):
+    """Measure the forecast lengths against the measured ones at every level."""
+
+    def measure(study: Study) -> Measurement:
+        accuracy, forecast, _ = at_main_rate(study, task)
+        ratios = judging.ratios_by_level(accuracy, forecast, ["task"])
+        tested = ratios[2 * ratios["fall"] >= ratios["models"]]
+        if tested.empty:
+            return Measurement("fewer than half of the models fall below any level", "", UNTESTABLE)
+        near = tested["median"].between(1 / FACTOR, FACTOR)
+        words = [f"×{row.median:.2f} at {row.level:.0%}" for row in tested.itertuples()]
+        ranges = [f"{row.level:.0%}: ×{row.low:.2f} to ×{row.high:.2f}" for row in tested.itertuples()]
+        return Measurement(
+            f"the median forecast is {', '.join(words)} of the measured length",
+            f"{'; '.join(ranges)} over {int(tested['fall'].max())} models",
+            judge(near.all(), 2 * near.sum() >= len(near)),
+            tuple(Estimate(row.median, row.low, row.high) for row in tested.itertuples()),
+        )
+
+    return measure
+
+
+def forecast_beats_one_number(task: str):
+    """Measure the forecast's error on held-out seeds against that of one number for all."""
+
+    def measure(study: Study) -> Measurement:
+        errors = judging.errors_by_level(*at_main_rate(study, task), ["task"])
+        errors = errors[errors["seeds"] >= HELD_OUT]
+        if errors.empty:
+            return Measurement(f"at no level do {HELD_OUT} held-out models fall", "", UNTESTABLE)
+        apart = errors["holm"] < 0.05
+        less, more = apart & (errors["difference"] < 0), apart & (errors["difference"] > 0)
+        words = [f"{row.difference:+.3f} at {row.level:.0%} (p = {row.holm:.3f})" for row in errors.itertuples()]
+        return Measurement(
+            f"forecast less one number, mean error in log10 length: {', '.join(words)}",
+            f"{', '.join(str(seeds) for seeds in errors['seeds'])} held-out seeds",
+            judge(less.all(), less.any() and not more.any(), undecided=not less.any() and not more.any()),
+            tuple(exact(value) for value in errors["difference"]),
+        )
+
+    return measure
+
+
+def best_goes_further(study: Study) -> Measurement:
+    """Measure how much further the best checkpoint gets than the last one on the letter task."""
+    table = study.tables.get("checkpoints")
+    if table is None:
+        return Measurement("no best checkpoints were run", "", UNTESTABLE)
+    table = table[(table["task"] == "letter") & (table["length"] > table["length"].min())]
+    means = table.groupby(["seed", "checkpoint"])["accuracy"].mean().unstack()
+    gain = means["best"] - means["last"]
+    mean, p = judging.sign_test(gain.to_numpy())
+    lengths = table["length"].unique()
+    return Measurement(
+        f"best less last checkpoint {mean:+.3f} in accuracy, the mean over {len(lengths)} lengths to {max(lengths):,} "
+        f"(p = {p:.3f})",
+        f"{gain.min():+.3f} to {gain.max():+.3f} over {len(gain)} seeds",
+        judge(mean > 0 and p < 0.05, undecided=p >= 0.05),
+        (seed_range(gain, "mean"),),
+    )
+
+
 claim, own = claims_in("P2", CHAPTER, STUDY), claims_in(OWN, CHAPTER, STUDY)
 AFTER = f"after {papers()['P2']['arxiv']}, Fig. 5B"
 NOT_STUDIED = "not studied"
@@ -179,6 +263,38 @@ def readings_claim(task: str) -> Claim:
         CRITERION_READINGS,
         readings(task),
         SEED_RANGE,
+    )
+
+
+def forecast_claims(task: str) -> tuple[Claim, Claim]:
+    """Return the claims on the forecast of a task's models, fixed before the lengths they are judged on were run."""
+    levels = ", ".join(f"{level:.0%}" for level in judging.LEVELS)
+    return (
+        own(
+            f"forecast-{task}",
+            AFTER,
+            f"From inputs of 17 tokens the forecast tells the length at which {task} models fail, neither too short "
+            "nor too long.",
+            NOT_STUDIED,
+            f"models at the main learning rate; the lengths where accuracy first falls below {levels}, forecast over "
+            "measured, of models that fall. Every level that at least half of the models reach counts. Holds if the "
+            f"median ratio lies between 1/{FACTOR} and {FACTOR} at each; in part at half of them",
+            forecast_is_unbiased(task),
+            SEED_RANGE,
+        ),
+        own(
+            f"forecast-or-one-number-{task}",
+            AFTER,
+            f"For a single {task} model the forecast errs less than one number for all of them does.",
+            NOT_STUDIED,
+            "the second half of the seeds at the main learning rate; one number is the median of the first half. At "
+            f"each of the levels {levels} below which at least {HELD_OUT} held-out models fall: mean difference of the "
+            "errors in log10 length, p by changing the signs of the seeds' differences, two-sided, Holm's correction "
+            "over levels. Holds if the forecast errs less with p < 0.05 at each; in part at some, and more at none; "
+            "not shown if p ≥ 0.05 at each",
+            forecast_beats_one_number(task),
+            EXTENT,
+        ),
     )
 
 
@@ -215,6 +331,19 @@ CLAIMS = (
         "best other one, a seed's median over sequences, heads and hops, at the longest length as a share of that at "
         "training length. Holds if the share is lower on the number task in every seed; in part if in most",
         leads_fall,
+        SEED_RANGE,
+    ),
+    *forecast_claims("number"),
+    *forecast_claims("letter"),
+    own(
+        "letter-best-checkpoint",
+        AFTER,
+        "On the letter task the checkpoint that is best on validation goes further than the last one.",
+        NOT_STUDIED,
+        "accuracy of the same seed's best and last weights, their mean over all lengths above 17; p by changing the "
+        "signs of the seeds' differences, two-sided. Holds if the best one is higher with p < 0.05, does not hold if "
+        "it is lower with p < 0.05, not shown otherwise; not testable where no best checkpoint was run",
+        best_goes_further,
         SEED_RANGE,
     ),
     own(

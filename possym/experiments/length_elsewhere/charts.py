@@ -57,7 +57,7 @@ def points_by_setting(points: pd.DataFrame) -> alt.LayerChart:
 
     Args:
         points: setting, task, seed, observed, forecast, see
-            `possym.experiments.generalization.summaries.predicted_points`.
+            `possym.experiments.generalization.judging.predicted_points`.
     """
     data = labelled(points)
     tasks = [task for task in TASKS if task in set(data["task"])]

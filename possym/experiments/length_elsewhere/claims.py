@@ -1,8 +1,9 @@
 """Whether the tasks' difference at length carries over to settings that the paper did not study."""
 
 from possym.charts.typography import percent
-from possym.experiments.claim import OWN, SEED_RANGE, UNTESTABLE, Measurement, claims_in, judge
+from possym.experiments.claim import EXTENT, OWN, SEED_RANGE, UNTESTABLE, Measurement, claims_in, judge
 from possym.experiments.generality.summaries import LABELS, LEARNT
+from possym.experiments.generalization import judging
 from possym.experiments.generalization.summaries import crossings, learnt
 from possym.results import Study
 from possym.results.published import papers
@@ -10,6 +11,7 @@ from possym.results.published import papers
 CHAPTER = "09b-length-in-other-models"
 STUDY = "length_elsewhere"
 TASKS = ("number", "letter")
+RANK = 0.5
 
 
 def letter_goes_further(study: Study) -> Measurement:
@@ -41,6 +43,22 @@ def letter_goes_further(study: Study) -> Measurement:
     )
 
 
+def forecast_ranks(study: Study) -> Measurement:
+    """Measure how the forecast ranks the models of one setting and task."""
+    kind = ["setting", "task"]
+    points = judging.predicted_points(study.tables["accuracy"], study.tables["forecast"], kind)
+    table, mean = judging.ranks_within(points, kind)
+    if table.empty:
+        return Measurement("in no setting do four models fall at different lengths", "", UNTESTABLE)
+    words = [f"{LABELS[row.setting]}, {row.task} {row.rank:.2f} ({row.models})" for row in table.itertuples()]
+    return Measurement(
+        f"mean rank correlation {mean.value:.2f} over {len(table)} settings and tasks (p = {mean.p_value:.4f})",
+        "; ".join(words),
+        judge(mean.value >= RANK and mean.p_value < 0.05, mean.p_value < 0.05, undecided=mean.p_value >= 0.05),
+        (mean,),
+    )
+
+
 claim = claims_in(OWN, CHAPTER, STUDY)
 
 CLAIMS = (
@@ -56,5 +74,17 @@ CLAIMS = (
         "not testable if there is no such setting",
         letter_goes_further,
         SEED_RANGE,
+    ),
+    claim(
+        "forecast-ranks-elsewhere",
+        f"after {papers()['P2']['arxiv']}, Fig. 5B",
+        "In other settings, too, the forecast ranks the models of one setting by how far they get.",
+        "not studied",
+        "models that have learnt their task and fall below 90 % at the lengths run, by setting and task with at least "
+        "four of them; Spearman's rank correlation of forecast and measured length within each, and the mean of these. "
+        f"p by permuting forecasts within settings, one-sided. Holds if the mean is {RANK} or more with p < 0.05; in "
+        "part if p < 0.05; not shown otherwise; not testable without such a setting",
+        forecast_ranks,
+        EXTENT,
     ),
 )

@@ -90,7 +90,7 @@ def test_a_plane_is_a_pair_of_the_models_own_layout(model):
     torch.testing.assert_close(plane_norms(model, tokens)[..., : len(angles)], expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("length", [18, 60, 400])
+@pytest.mark.parametrize("length", [18, 150])
 def test_the_forecast_of_inputs_with_one_target_token_is_exact(model, length):
     """All targets the same token: every place before the window holds the contents of those in it, in every layer.
 

@@ -1,5 +1,7 @@
 """The claims of chapter 09 follow the study's tables: changed tables change the verdict."""
 
+import itertools
+
 import pandas as pd
 import pytest
 
@@ -84,6 +86,62 @@ def test_leads_are_compared_seed_by_seed(number, verdict):
     assert claims.leads_fall(study(leads=leads, looks=looks)).verdict == verdict
     looks = [(*row[:2], 0, 0.9) for row in looks]  # heads that look at themselves
     assert claims.leads_fall(study(leads=leads, looks=looks)).verdict == "does not hold"
+
+
+def forecast_study(task, ratio, seeds=16, noise=0.0, checkpoints=None):
+    """Models whose accuracy halves at lengths of their own, and a forecast at a ratio of these."""
+    rows, predicted = [], []
+    for seed in range(seeds):
+        point = 100 * 1.1 ** (seed % 8)
+        for table, times in ((rows, 1), (predicted, ratio * (1 + noise * (-1) ** seed))):
+            table += [(task, seed, point * times * far, value) for far, value in ((0.5, 1.0), (1, 0.95), (1.01, 0.0))]
+    found = study(rows)
+    found.tables["forecast"] = pd.DataFrame(predicted, columns=["task", "seed", "length", "accuracy"])
+    found.tables["heads"] = pd.DataFrame({"task": task, "seed": range(seeds)}).assign(
+        layer=0, head=0, positional=1.0, symbolic=0.0
+    )
+    for name in ("forecast", "heads"):
+        found.tables[name]["learning_rate"] = RATE
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [(1.0, "holds"), (1.09, "holds"), (0.92, "holds"), (1.12, "does not hold"), (0.9, "does not hold")],
+)
+def test_a_forecast_may_be_a_tenth_off(ratio, verdict):
+    found = claims.forecast_is_unbiased("number")(forecast_study("number", ratio))
+    assert found.verdict == verdict and len(found.estimates) == 4 and f"×{ratio:.2f} at 90%" in found.measured
+    above = forecast_study("number", ratio)
+    above.tables["accuracy"]["accuracy"] = 1.0
+    assert claims.forecast_is_unbiased("number")(above).verdict == "not testable here"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "noise", "seeds", "verdict"),
+    [
+        (1.0, 0, 16, "holds"),
+        (1.0, 0.2, 16, "not shown"),
+        (2.0, 0, 16, "does not hold"),
+        (1.0, 0, 12, "not testable here"),
+    ],
+)
+def test_a_forecast_must_beat_one_number(ratio, noise, seeds, verdict):
+    assert claims.forecast_beats_one_number("number")(forecast_study("number", ratio, seeds, noise)).verdict == verdict
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.1, "holds"), (-0.1, "does not hold"), (0.0, "not shown")])
+def test_the_best_checkpoint_is_compared_seed_by_seed(gain, verdict):
+    assert claims.best_goes_further(study()).verdict == "not testable here"
+    rows = [
+        (task, kind, seed, length, 0.5 + 0.01 * seed + (gain if task == "letter" and length > 17 else -9) * best)
+        for task, seed, length in itertools.product(("number", "letter"), range(8), (17, 100, 300))
+        for kind, best in (("best", 1), ("last", 0))
+    ]
+    both = study()
+    both.tables["checkpoints"] = pd.DataFrame(rows, columns=["task", "checkpoint", "seed", "length", "accuracy"])
+    found = claims.best_goes_further(both)
+    assert found.verdict == verdict and f"{gain:+.3f}".replace("-", "−") in found.measured.replace("-", "−")
 
 
 def test_every_claim_has_its_own_name_and_this_chapter():

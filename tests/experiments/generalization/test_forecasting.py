@@ -55,9 +55,9 @@ def forecast_of(model, task, length, count, contents=None):
 def test_the_forecast_is_what_long_inputs_do(task, layers, length):
     task = TASKS[task]
     model = GPTJEnsemble(GPTJConfig(len(task.vocabulary), layers=layers, width=16, init_std=0.8), range(6))
-    found, measured = forecast_of(model, task, length, 300), brute_force(model, task, length, 800)
+    found, measured = forecast_of(model, task, length, 200), brute_force(model, task, length, 500)
     assert measured.min() < 0.6
-    torch.testing.assert_close(found, measured, atol=0.12, rtol=0)
+    torch.testing.assert_close(found, measured, atol=0.16, rtol=0)
     assert (found - measured).abs().mean() < 0.05
 
 
@@ -151,7 +151,7 @@ def test_strata_in_which_nothing_fits_are_stood_for_by_the_others():
         seen = prefix.value.flatten()[weights > 0]
         assert fits[seen].all() and weights.sum() == pytest.approx(283 if fits.any() else 0, rel=1e-4)
         assert not fits.any() or len(seen) > 200
-        assert weights[weights > 0].std() < 1e-5 or not fits.any()
+        assert len(weights[weights > 0].unique()) == fits.any()
 
 
 def test_steps_leave_no_number_of_tokens_far_from_a_content():

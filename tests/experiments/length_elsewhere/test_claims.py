@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from possym.experiments.length_elsewhere.claims import letter_goes_further
+from possym.experiments.length_elsewhere.claims import forecast_ranks, letter_goes_further
 from possym.results import Study
 
 SETTINGS = ("layers", "llama", "heads")
@@ -56,3 +56,26 @@ def test_what_is_said_is_what_was_counted():
         "Llama's blocks 38 (19 to 57) and 235 (235 to 235), 2 and 2 seeds",
         "more heads a layer left out: no model learns the number task",
     ]
+
+
+@pytest.mark.parametrize(
+    ("order", "verdict"),
+    [
+        ((0, 1, 2, 3, 4, 5), "holds"),
+        ((1, 3, 0, 5, 2, 4), "holds in part"),
+        ((3, 0, 5, 1, 4, 2), "not shown"),
+        ((5, 4, 3, 2, 1, 0), "not shown"),
+        ((0, 0, 0, 0, 0, 0), "not testable here"),
+    ],
+)
+def test_the_forecast_must_rank_models_within_settings(order, verdict):
+    """Settings far apart, so that all models together are well ranked whatever the order within."""
+    tables = {"accuracy": [], "forecast": []}
+    for place, setting in enumerate(SETTINGS):
+        for seed, rank in enumerate(order):
+            for name, point in (("accuracy", seed), ("forecast", rank)):
+                until = 20 * 10**place + point
+                tables[name] += [(setting, "letter", seed, n, 0, float(n <= until)) for n in (17, until, until + 1)]
+    columns = ["setting", "task", "seed", "length", "hops", "accuracy"]
+    found = forecast_ranks(Study({name: pd.DataFrame(rows, columns=columns) for name, rows in tables.items()}))
+    assert found.verdict == verdict

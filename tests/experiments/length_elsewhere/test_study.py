@@ -13,7 +13,7 @@ from possym.experiments import generalization as papers_study
 from possym.experiments import length_elsewhere as study
 from possym.experiments import trained as ensembles
 from possym.experiments.generality.summaries import LEARNT
-from possym.experiments.generalization import summaries
+from possym.experiments.generalization import judging, summaries
 from possym.experiments.generalization.forecasting import forecast, target_contents
 from possym.experiments.generalization.long_inputs import sample_members
 from possym.experiments.learning_dynamics import score_heads
@@ -69,7 +69,7 @@ def test_models_that_do_not_learn_are_measured_but_get_no_forecast(smoke):
     predicted = result.tables["forecast"].set_index(MODEL).index.unique()
     assert 0 < len(predicted) < len(home), "the smoke preset is to have both"
     assert set(predicted) == set(home.index[home >= LEARNT])
-    points = summaries.predicted_points(result.tables["accuracy"], result.tables["forecast"], study.KIND)
+    points = judging.predicted_points(result.tables["accuracy"], result.tables["forecast"], study.KIND)
     assert set(points.set_index(MODEL).index) == set(predicted)
 
 
@@ -129,8 +129,8 @@ def test_the_models_are_those_of_the_study_of_settings():
 
 def test_charts_and_the_claim_read_the_study(smoke):
     _, result = smoke
-    points = summaries.predicted_points(result.tables["accuracy"], result.tables["forecast"], study.KIND)
-    quality = summaries.forecast_quality(points, result.tables["heads"], study.KIND, draws=20)
+    points = judging.predicted_points(result.tables["accuracy"], result.tables["forecast"], study.KIND)
+    quality = judging.forecast_quality(points, result.tables["heads"], study.KIND, draws=20)
     pairs = points.groupby(list(study.KIND)).size()
     assert set(quality.set_index(list(study.KIND)).index) == set(pairs.index[pairs > 1])
     for chart in (charts.accuracy_by_setting(result.tables["accuracy"]), charts.points_by_setting(points)):
