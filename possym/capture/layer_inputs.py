@@ -246,8 +246,8 @@ class LayerInputs:
             if products:
                 contents, positions = self.factors(heads, rows)
                 observed = self.capped((contents * positions).sum(-1))
-                factors = contents, positions, some
-                scores, exclusion = head_scores(*factors, temperature, self.capped, entries, relative)
+                scores, exclusion = head_scores(contents, positions, some, temperature, self.capped, entries, relative)
+                del contents  # before the next ones are made
             else:  # blocks need their matrices, and so does a layer that has no factors
                 relocated = self.relocated_logits(heads, rows)
                 observed = relocated.diagonal(dim1=-2, dim2=-1)

@@ -125,7 +125,7 @@ def test_memory_of_a_profile_is_that_of_its_tensors(shape, tokens, monkeypatch):
     with Live() as live:
         possym.profile(model, ids, progress=False)
     torch.set_num_threads(threads)
-    assert live.peak == pytest.approx(costs.peak_bytes(shape, tokens), rel=0.06)
+    assert live.peak == pytest.approx(costs.peak_bytes(shape, tokens), rel=0.1)
 
 
 @pytest.mark.parametrize(("name", "card", "cards"), [("Llama-3-70B", "H200", 4), ("Llama-3-8B", "H100", 1)])
