@@ -14,20 +14,17 @@ FIGURES = {
     "figure-errors-of-weights": ("profile-weights",),
     # 04-rope-geometry
     "figure-index-logits": ("p1-theorem-3",),
-    "figure-retrieval-logits": ("p2-theorem-3-1-retrieval", "p2-theorem-3-1-wrap-around"),
+    "figure-retrieval-logits": ("p2-theorem-3-1-retrieval", "p2-theorem-3-1-symbolic"),
     "table-stacked-heads": ("p2-appendix-f-number", "p2-appendix-f-letter", "constructions-solve-the-tasks"),
     "figure-pairs-of-inputs": (
         "p1-theorem-2", "p1-theorem-4", "p1-theorem-5", "p1-corollary-1",
         "p2-remark-3-1-symbolic", "p2-remark-3-1-positional",
     ),
     "figure-two-angles": ("p1-theorem-6",),
-    "figure-gap-of-index": ("p2-theorem-3-2-index-max", "p2-theorem-3-2-index-min"),
-    "figure-gap-of-retrieval": (
-        "p2-theorem-3-2-retrieval-max", "p2-theorem-3-2-retrieval-min", "p2-theorem-3-2-theta-zero",
-        "p2-theorem-3-2-past-omega", "figure-5a",
-    ),
+    "figure-gap-of-index": ("p2-theorem-3-2", "p2-theorem-3-2-smallest"),
+    "figure-gap-of-retrieval": ("p2-theorem-3-2-theta-zero", "p2-theorem-3-2-gap", "figure-5a"),
     "figure-sharpness-of-the-softmax": ("p2-lemma-f1",),
-    "table-seventh-of-a-turn": ("p2-theorem-3-1-index", "p2-theorem-3-1-irrational"),
+    "table-seventh-of-a-turn": ("p2-theorem-3-1-index",),
     "table-first-tie": ("p2-theorem-3-1-floating-point",),
     "figure-shapes": ("p1-theorem-7-positional", "p1-theorem-7-symbolic"),
     # 05-canonical-tasks

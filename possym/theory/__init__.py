@@ -1,6 +1,7 @@
 """The theory of both papers as heads that run and statements that are checked.
 
 - `heads`: the constructions, as real attention heads through `possym.rope`.
+- `inputs`: the inputs on which heads are tried.
 - `functions`: what they compute, defined without attention.
 - `discrepancy`: exact discrepancy and margins over all inputs, softmax temperatures, floating point.
 - `answer_weight`: the answer's weight by its position.
@@ -16,12 +17,14 @@ from possym.theory.discrepancy import (
     first_error,
     index_beta,
     index_bound,
+    index_error_rate,
     index_gaps,
     lemma_beta,
     measured_beta,
     nearest_turn,
     retrieval_beta,
     retrieval_bound,
+    retrieval_error_rate,
     retrieval_gaps,
     retrieval_logits,
     retrieval_margin,
@@ -61,6 +64,7 @@ __all__ = [
     "index",
     "index_beta",
     "index_bound",
+    "index_error_rate",
     "index_gaps",
     "lemma_beta",
     "letter_head",
@@ -74,6 +78,7 @@ __all__ = [
     "retrieval",
     "retrieval_beta",
     "retrieval_bound",
+    "retrieval_error_rate",
     "retrieval_gaps",
     "retrieval_logits",
     "retrieval_margin",

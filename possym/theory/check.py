@@ -2,18 +2,17 @@
 
 A check is a function named after its statement; `statements_p1` and `statements_p2` hold them, `audit` runs them. It
 looks for counterexamples to the statement as printed and, where it finds one, to the statement with a repaired
-condition.
+condition. What it says of them is what it found: no verdict and no counterexample is written down beforehand.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import NamedTuple
 
 HOLDS = "holds"
 REPAIRED = "holds with a condition the paper leaves out"
 FAILS = "fails"
+NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -29,16 +28,28 @@ class Verdict:
     range: str
     verdict: str
     counterexample: str
+    violation: str
+
+
+class Found(NamedTuple):
+    """What a check found.
+
+    Attributes:
+        printed: no counterexample to the statement as printed was found.
+        repaired: none was found with the condition added, and under it the statement still says something.
+        counterexample: the one found to the printed statement, else what was seen that bounds its use.
+        violation: by how much, or how often, the printed statement fails where it does.
+    """
+
+    printed: bool
+    repaired: bool
+    counterexample: str = ""
+    violation: str = ""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A statement and the function that looks for its counterexamples; calling it gives the verdict.
-
-    ``function`` returns (printed, repaired, counterexample). ``printed``: no counterexample to the statement as
-    printed was found; ``repaired``: none with the condition under ``conditions``, and under it the statement still
-    says something; ``counterexample``: the one found to the printed statement, or "none", and what bounds its use.
-    """
+    """A statement and the function that looks for its counterexamples; calling it gives the verdict."""
 
     name: str
     paper: str
@@ -47,36 +58,36 @@ class Check:
     conditions: str
     method: str
     range: str
-    function: Callable[[], tuple[bool, bool, str]]
+    function: Callable[[], Found]
 
     def __call__(self) -> Verdict:
         """Run the check."""
-        printed, repaired, counterexample = self.function()
-        verdict = HOLDS if printed else REPAIRED if repaired else FAILS
+        found = self.function()
+        verdict = HOLDS if found.printed else REPAIRED if found.repaired else FAILS
         said = (self.name, self.paper, self.where, self.statement, self.conditions, self.method, self.range)
-        return Verdict(*said, verdict, counterexample)
+        example = found.counterexample
+        if found.printed:
+            example = f"{NONE}; {example}" if example else NONE
+        return Verdict(*said, verdict, example, NONE if found.printed else found.violation)
 
 
 CHECKS: dict[str, Check] = {}
 
 
-def check(*said: str) -> Callable[[Callable[[], tuple[bool, bool, str]]], Check]:
+def check(*said: str) -> Callable[[Callable[[], Found]], Check]:
     """Register a function as the `Check` of its name, given paper, where, statement, conditions, method and range."""
 
-    def register(function: Callable[[], tuple[bool, bool, str]]) -> Check:
+    def register(function: Callable[[], Found]) -> Check:
         CHECKS[function.__name__] = Check(function.__name__, *said, function)
         return CHECKS[function.__name__]
 
     return register
 
 
-def sequences(tokens: int, length: int) -> Tensor:
-    """Return every sequence of a length over token ids 0 … tokens − 1, (tokens^length, length) int64.
+def spell(tokens: list[int], words: list[str]) -> str:
+    """Return a sequence of token ids in words.
 
-    >>> sequences(2, 2)
-    tensor([[0, 0],
-            [0, 1],
-            [1, 0],
-            [1, 1]])
+    >>> spell([0, 2], ["a1", "a2", "a?"])
+    'a1 a?'
     """
-    return torch.cartesian_prod(*[torch.arange(tokens)] * length).view(-1, length)
+    return " ".join(words[token] for token in tokens)

@@ -8,6 +8,7 @@ chooses its left letter freely. Lengths n count the query, which sees all n plac
 - `index_bound`, `retrieval_bound`: the bounds of theorem 3.2.
 - `retrieval_margin`: logit of the answer minus the best logit of a wrong token; negative where the head errs.
 - `index_beta`, `retrieval_beta`, `lemma_beta`, `measured_beta`: the inverse temperature that a softmax needs.
+- `retrieval_error_rate`, `index_error_rate`: how often a head errs on random inputs, beside the worst one.
 - `first_error`, `nearest_turn`: where nearly equal cosines are no longer told apart in floating point.
 """
 
@@ -171,6 +172,30 @@ def retrieval_margin(length: int, theta: float, alphabet: int, integer_query: bo
     return float((table[:, 0] - rival).min())
 
 
+def retrieval_error_rate(length: int, theta: float, alphabet: int) -> float:
+    """Return how often T_Retrieval with hard attention is wrong on random inputs with one matching key.
+
+    The match stands at each of the n positions alike, every other key's left letter is one of the |ALPH| − 1 wrong
+    ones, drawn alike and independently. So the share has a closed form: a key is no rival with the share of wrong
+    letters whose logit stays below the match's, and the answer is right where no key is one.
+
+    Args:
+        length, theta, alphabet: see `retrieval_gaps`.
+
+    Returns:
+        The share of inputs answered wrongly, ties counted as wrong.
+
+    >>> round(retrieval_error_rate(147, 0.0027, 8), 6), round(retrieval_error_rate(290, 0.0027, 8), 3)
+    (0.001858, 0.966)
+    """
+    table = retrieval_logits(length, theta, alphabet)
+    match, wrong = table[:, 0], table[:, 1:].contiguous()
+    # (position of the match, position of another key): share of wrong letters that stay below
+    below = torch.stack([(wrong < logit).double().mean(-1) for logit in match])
+    below.fill_diagonal_(1.0)
+    return float(1 - below.prod(-1).mean())
+
+
 def index_beta(length: int, theta: float) -> float:
     """Return the smallest β with which T_Index under a softmax is right on every valid input of a length.
 
@@ -308,21 +333,40 @@ def first_error(theta: float, dtype: torch.dtype, longest: int) -> int | None:
     >>> first_error(0.8, torch.bfloat16, 64)
     12
     """
-    theta, longest = angle(theta), whole(longest, "longest", 2)
+    rival = rounded_rivals(theta, dtype, whole(longest, "longest", 2))
+    if not rival.any():
+        return None
+    value, distance = rival.nonzero().unbind(1)
+    return int(torch.maximum(value, distance).min()) + 1
+
+
+def rounded_rivals(theta: float, dtype: torch.dtype, length: int) -> Tensor:
+    """Return (n, n), query value by distance: whether a key's rounded logit reaches the right key's."""
+    theta = angle(theta)
     require_type(dtype, torch.dtype, "dtype")
     if not dtype.is_floating_point:
         raise InputError(f"dtype = {dtype}: give a floating-point type, such as torch.bfloat16")
-    place = torch.arange(longest, dtype=torch.float64)
+    place = torch.arange(length, dtype=torch.float64)
     query = turned(-place * theta).to(dtype)  # (value σ, 2)
     turn = (place * theta).remainder(2 * math.pi)  # (distance d,)
     cos, sin = turn.cos().to(dtype), turn.sin().to(dtype)
     # The key (0, 1) picks the second coordinate of the turned query.
     logits = query[:, :1] * sin + query[:, 1:] * cos  # (σ, d)
-    rival = (logits >= logits.diagonal()[:, None]).fill_diagonal_(False)
-    if not rival.any():
-        return None
-    value, distance = rival.nonzero().unbind(1)
-    return int(torch.maximum(value, distance).min()) + 1
+    return (logits >= logits.diagonal()[:, None]).fill_diagonal_(False)
+
+
+def index_error_rate(theta: float, dtype: torch.dtype, length: int) -> float:
+    """Return the share of query values for which T_Index, run in a floating-point type, no longer finds its key alone.
+
+    Args:
+        theta, dtype: see `first_error`.
+        length: n; the query values 0 … n − 1 are alike.
+
+    >>> index_error_rate(0.8, torch.bfloat16, 11), index_error_rate(0.8, torch.bfloat16, 12) > 0
+    (0.0, True)
+    """
+    rival = rounded_rivals(theta, dtype, whole(length, "length", 2))
+    return float(rival.any(-1).double().mean())
 
 
 def nearest_turn(theta: float, closeness: float) -> int:

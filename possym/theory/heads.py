@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from possym.errors import InputError, require_type, to_float, to_int
 from possym.rope import as_float, check_planes, rotate
 from possym.scores import relocated_logits
+from possym.theory.inputs import letter_vocabulary
 
 
 class ConstructedHead(nn.Module):
@@ -365,6 +366,19 @@ def two_angle(symbols: int, attributes: int, theta: float, match: float = 3.0) -
     return ConstructedHead(queries, keys, values, torch.tensor([theta], dtype=torch.float64))
 
 
+def symbolic_head(scores: Tensor, values: Tensor) -> ConstructedHead:
+    """Return a purely symbolic head: the logit of a key is the score of its content for the query's token.
+
+    Args:
+        scores: (V, V), entry [q, k] for query token q and key token k.
+        values: (V, O).
+
+    >>> symbolic_head(torch.eye(2), torch.eye(2)).logits(torch.tensor([0, 1, 1]))[-1]
+    tensor([0., 1., 1.])
+    """
+    return ConstructedHead(scores, torch.eye(len(scores), dtype=scores.dtype), values, torch.zeros(0))
+
+
 def simplified_symbolic(symbols: int, attributes: int, length: int, theta: float) -> ConstructedHead:
     """Return a symbolic head with one angle θ in every plane, one plane a symbol, aimed at the middle place.
 
@@ -386,3 +400,30 @@ def simplified_symbolic(symbols: int, attributes: int, length: int, theta: float
     keys[symbols * attributes :] = 0
     queries = (names[..., None] * query).flatten(1)
     return ConstructedHead(queries, keys, values, torch.full((symbols,), theta, dtype=torch.float64))
+
+
+def self_marking_head(alphabet: int, integers: int, length: int) -> ConstructedHead:
+    """Return a purely positional head that computes Retrieval, with values that are not the identity.
+
+    All keys are alike and all queries too, so a logit depends on the distance alone. The angles 2πk/n,
+    k = 1 … n − 1, add up to the same logit at every distance from 1 to n − 1 and a larger one at 0, so that the
+    query's own place gets over nine tenths of the weight and the other places share the rest evenly. The value
+    of a token is its one-hot vector plus, for a letter–letter token, 3 at every token whose left letter is its
+    right letter. So the query marks the tokens that it could become, and the small weights say which is there.
+
+    Args:
+        alphabet, integers: see `possym.theory.inputs.letter_vocabulary`.
+        length: longest input n, the query included.
+
+    >>> from possym.theory.inputs import letter_vocabulary
+    >>> left, right = letter_vocabulary(2, 1)  # aa ab ba bb a1 b1
+    >>> self_marking_head(2, 1, 3)(torch.tensor([4, 5, 1]), beta=1.0)[-1]  # "a1 b1 ab" reads b1
+    tensor(5)
+    """
+    left, right = letter_vocabulary(alphabet, integers)
+    marks = (left[None, :] == right[:, None]).double()
+    angles = 2 * math.pi / length * torch.arange(1, length, dtype=torch.float64)
+    strength = math.log(9 * length) / length
+    v = turned(torch.zeros(len(left), length - 1, dtype=torch.float64)).flatten(1)
+    values = torch.eye(len(left), dtype=torch.float64) + 3 * marks
+    return ConstructedHead(strength * v, v, values, angles)

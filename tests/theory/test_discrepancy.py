@@ -1,5 +1,6 @@
 """Exact discrepancies, margins and temperatures against every input, one by one."""
 
+import itertools
 import math
 
 import pytest
@@ -11,6 +12,7 @@ from possym.theory import (
     first_error,
     index_beta,
     index_bound,
+    index_error_rate,
     index_gaps,
     lemma_beta,
     measured_beta,
@@ -18,14 +20,14 @@ from possym.theory import (
     retrieval,
     retrieval_beta,
     retrieval_bound,
+    retrieval_error_rate,
     retrieval_gaps,
     retrieval_margin,
     t_index,
     t_retrieval,
 )
-from possym.theory.check import sequences
 from possym.theory.discrepancy import gaps_of_choices
-from possym.theory.statements_p2 import letter_vocabulary, number_vocabulary
+from possym.theory.inputs import letter_vocabulary, number_vocabulary, sequences
 
 
 def gaps(logits):
@@ -156,6 +158,29 @@ def test_first_error_is_where_the_rotated_query_stops_standing_out(theta):
         own = logits.diagonal()
         rival = logits.clone().fill_diagonal_(-math.inf).amax(-1)
         assert bool((rival >= own).any()) == fails
+
+
+@pytest.mark.parametrize(("length", "theta", "alphabet"), [(4, 0.5, 3), (5, 0.3, 4), (3, 1.2, 2)])
+def test_the_error_rate_of_retrieval_is_that_of_all_inputs(length, theta, alphabet):
+    """Every place of the match, every choice of wrong letters for the other keys, one by one."""
+    wrong = total = 0
+    for place in range(length):
+        for letters in itertools.product(range(1, alphabet), repeat=length - 1):
+            ahead = [*letters[:place], 0, *letters[place:]]
+            logits = [math.cos(2 * math.pi / alphabet * a + d * theta) for d, a in enumerate(ahead)]
+            rival = max(logit for d, logit in enumerate(logits) if d != place)
+            wrong, total = wrong + (rival >= logits[place]), total + 1
+    assert 0 < wrong < total
+    assert retrieval_error_rate(length, theta, alphabet) == pytest.approx(wrong / total)
+
+
+def test_error_rates_begin_where_the_worst_input_fails():
+    assert retrieval_error_rate(146, 0.0027, 8) == 0 < retrieval_error_rate(147, 0.0027, 8) < 0.01
+    length = first_error(0.8, torch.float16, 2048)
+    rates = [index_error_rate(0.8, torch.float16, n) for n in (length - 1, length, 4 * length)]
+    assert rates[0] == 0 < rates[1] < rates[2]
+    # At the first failing length the two query values at the ends err, or one of them.
+    assert rates[1] * length in (1, 2)
 
 
 def test_first_error_is_earlier_in_coarser_types():

@@ -21,9 +21,8 @@ from possym.theory import (
     t_retrieval,
     two_angle,
 )
-from possym.theory.check import sequences
+from possym.theory.inputs import letter_vocabulary, number_vocabulary, sequences
 from possym.theory.statements_p1 import pair_margins
-from possym.theory.statements_p2 import letter_vocabulary, number_vocabulary
 
 
 def slow_index(tokens, values):

@@ -6,9 +6,10 @@ Tables of the study (n counts the places that the query sees, its own included; 
 - ``audit``: statement by statement, the columns of `possym.theory.check.Verdict`
 - ``index``: theta, n, smallest, largest, bound, beta, beta_lemma, beta_measured; discrepancies over inputs, β of
   the softmax (measured up to ``measured`` places, else NaN)
-- ``retrieval``: theta, alphabet, n, smallest, largest, smallest_with_copies, bound, margin, integer_margin, beta,
-  beta_lemma, beta_measured, integer_beta
-- ``floating_point``: theta, type, length (first length with an error, NaN where none was found), nearest_turn
+- ``retrieval``: theta, alphabet, n, smallest, largest, smallest_with_copies, bound, margin, integer_margin, error_rate,
+  beta, beta_lemma, beta_measured, integer_beta
+- ``floating_point``: theta, type, length (first length with an error, NaN where none was found), nearest_turn,
+  error_rate (share of query values with an error at `SEARCHED` positions)
 - ``shapes``: construction, n, turns (nθ/2π), beta, shape
 - ``two_angle``: n, theta, limit, accuracy
 - ``tightness``: head, n, ratio: variance / bound of single heads
@@ -36,6 +37,7 @@ from possym.theory import (
     first_error,
     index_beta,
     index_bound,
+    index_error_rate,
     index_gaps,
     lemma_beta,
     letter_head,
@@ -46,6 +48,7 @@ from possym.theory import (
     positional_weight,
     retrieval_beta,
     retrieval_bound,
+    retrieval_error_rate,
     retrieval_gaps,
     retrieval_margin,
     shape,
@@ -59,10 +62,16 @@ from possym.theory import (
     two_angle,
 )
 from possym.theory.audit import audit
-from possym.theory.statements_p1 import retrieval_inputs
-from possym.theory.statements_p2 import letter_vocabulary, number_vocabulary, worst_index_inputs, worst_retrieval_inputs
+from possym.theory.inputs import (
+    letter_vocabulary,
+    number_vocabulary,
+    retrieval_inputs,
+    worst_index_inputs,
+    worst_retrieval_inputs,
+)
 
 NAME = "theory"
+SEARCHED = 2048
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
 
@@ -199,6 +208,7 @@ def retrieval_table(config: Config) -> pd.DataFrame:
                         "bound": retrieval_bound(n, theta, alphabet),
                         "margin": margin,
                         "integer_margin": retrieval_margin(n, theta, alphabet, integer_query=True),
+                        "error_rate": retrieval_error_rate(n, theta, alphabet),
                         "beta": retrieval_beta(n, theta, alphabet),
                         "beta_lemma": lemma,
                         "beta_measured": measured,
@@ -213,9 +223,9 @@ def floating_point_table() -> pd.DataFrame:
     rows = []
     for theta in (0.0027, 0.5, 0.8, 1.0):
         for name, dtype in TYPES.items():
-            found = first_error(theta, dtype, 2048)
+            found, rate = first_error(theta, dtype, SEARCHED), index_error_rate(theta, dtype, SEARCHED)
             turn = nearest_turn(theta, math.sqrt(torch.finfo(dtype).eps / 2))
-            rows.append({"theta": theta, "type": name, "length": found, "nearest_turn": turn})
+            rows.append({"theta": theta, "type": name, "length": found, "nearest_turn": turn, "error_rate": rate})
     return pd.DataFrame(rows).astype({"length": "Int64"})
 
 

@@ -14,7 +14,7 @@ def study(**tables):
 
 
 def audit(verdict):
-    row = {"verdict": verdict, "counterexample": "this", "range": "n ≤ 3"}
+    row = {"verdict": verdict, "counterexample": "this", "range": "n ≤ 3", "violation": "by 2"}
     return study(audit=[row | {"name": name} for name in CHECKS])
 
 
@@ -24,7 +24,9 @@ def audit(verdict):
 def test_a_statement_has_the_audits_verdict(verdict, expected):
     for check in CHECKS.values():
         found = theory.verdict(check, audit(verdict))
-        assert found.verdict == expected and "this" in found.measured and found.interval == "n ≤ 3"
+        assert (
+            found.verdict == expected and found.measured == "counterexample: this (by 2)" and found.interval == "n ≤ 3"
+        )
 
 
 def test_every_statement_is_a_claim_of_one_of_the_two_chapters():
