@@ -11,6 +11,7 @@ from possym.experiments.claim import (
     Claim,
     Measurement,
     judge,
+    not_testable,
 )
 from possym.results import Study
 from possym.theory import audit  # noqa: F401  (importing registers the checks)
@@ -23,9 +24,12 @@ PAPERS = {"2511.11579": "P1", "2605.31558": "P2"}
 
 def verdict(check: Check, study: Study) -> Measurement:
     """Return the audit's verdict on one statement."""
-    (row,) = study.tables["audit"].query("name == @check.name").to_dict("records")
+    rows = study.tables["audit"].query("name == @check.name").to_dict("records")
+    if not rows:
+        return not_testable("the stored audit is older than this check: run the theory study")()
+    row = rows[0]
     found = judge(row["verdict"] == HOLDS, row["verdict"] == REPAIRED)
-    violation = row["violation"]
+    violation = row.get("violation", NONE)
     size = f" ({violation})" if violation != NONE else ""
     return Measurement(f"counterexample: {row['counterexample']}{size}", row["range"], found)
 
