@@ -15,24 +15,23 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import ClassVar, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from possym.ensembles import dropout, fused
+from possym.ensembles.attention import Attend, Watch
 from possym.errors import ConfigError, InputError, ResultsError, require_type, to_int
 from possym.results import atomic_write
-from possym.rope import frequencies, rotate_by
+from possym.rope import frequencies
 
-EXPLICIT = 128  # places up to which attention weights are held as a whole
 MASKS = 3  # of dropout, a block: of attention weights, of attention's output, of the MLP's
 
 
@@ -83,34 +82,12 @@ def need_size(name: str, value: int) -> None:
         raise ConfigError(f"{name} = {value!r}: give a whole number from 1")
 
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-
-
 class Trace(NamedTuple):
     """Contents before rotation: the last place's queries (E, L, B, H, D), keys (E, L, B, H, T, D); logits (E, B, V)."""
 
     queries: Tensor
     keys: Tensor
     logits: Tensor
-
-
-class Watch:
-    """As ``attend``, keep each layer's queries of the last place and keys before rotation, and attend as usual."""
-
-    def __init__(self, frequencies: Tensor, layout: str):
-        """Start with no layers."""
-        self.frequencies, self.layout = frequencies, layout
-        self.queries, self.keys = [], []
-
-    def keep(self, query: Tensor, key: Tensor) -> None:
-        """Keep the last query of (E, B, Q, H, D) as (E, B, H, D) and keys (E, B, T, H, D) as (E, B, H, T, D)."""
-        self.queries.append(query[:, :, -1])
-        self.keys.append(key.transpose(2, 3))
-
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Keep contents, and return what places mix."""
-        self.keep(query, key)
-        return causal_attention(query, key, value, frequencies=self.frequencies, layout=self.layout)
 
 
 class Ensemble(nn.Module):
@@ -150,11 +127,57 @@ class Ensemble(nn.Module):
         """Return the shapes of one member's parameters by name; gains end in _gain, biases in _bias."""
         raise NotImplementedError
 
+    block: ClassVar[Callable[..., Tensor]]
+
+    def layer_weights(self, dtype: torch.dtype, grown: float) -> list[tuple]:
+        """Return what ``block`` reads of each layer, in ``dtype``, with dropout's factor ``grown`` multiplied in."""
+        raise NotImplementedError
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the logits (E, B, Q, V) of a residual stream (E, B, Q, C)."""
+        raise NotImplementedError
+
+    def evaluated(
+        self, x: Tensor, layers: list[tuple], cut: bool, attend: Attend | None, precision: str
+    ) -> Tensor | None:
+        """Return the residual stream after all blocks by a way for evaluations alone, None where there is none."""
+        return None
+
     def compute(
         self, tokens: Tensor, dropout_keys: Tensor | None, all_places: bool, dtype: torch.dtype, attend: Attend | None
     ) -> Tensor:
         """Return what `forward` returns, of arguments that it has checked, tokens (E, B, T)."""
-        raise NotImplementedError
+        config = self.config
+        _, B, T = tokens.shape
+        dropped = config.dropout if dropout_keys is not None else 0.0
+        grown = 1 / (1 - dropped)
+        compiling = tokens.is_cuda and torch.is_grad_enabled() and attend is None
+        run, drop = (compiled(self.block), compiled(masked)) if compiling else (self.block, masked)
+        precision = fused.precision(tokens.device, T, config.head_width, len(self.angles))
+        layers = self.layer_weights(dtype, grown)
+
+        x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
+        if dropped:
+            x = drop(x, dropout_keys, dropped)
+        cut = not all_places and T > 1
+        if precision and not dropped and not torch.is_grad_enabled():
+            done = self.evaluated(x, layers, cut, attend, precision)
+            if done is not None:
+                x, layers = done, []
+        for layer, weights in enumerate(layers):
+            x = run(
+                x,
+                weights,
+                self.angles,
+                heads=config.heads,
+                cut=layer == config.layers - 1 and cut,
+                dropped=dropped,
+                keys=dropout.later(dropout_keys, MASKS * layer) if dropped else None,
+                attend=None if attend is None else functools.partial(attend, layer),
+                precision=precision,
+            )
+        logits = self.logits(x if all_places else x[:, :, -1:])
+        return logits if all_places else logits.squeeze(2)
 
     @property
     def members(self) -> int:
@@ -292,28 +315,6 @@ class Ensemble(nn.Module):
             raise ResultsError(f"{path} holds no {cls.__name__} ({error}): give a file that save() wrote") from None
 
 
-TRANSPOSED = ("query", "key", "value", "attention_output", "mlp_gate", "mlp_in", "mlp_output", "head")
-Named = Iterable[tuple[tuple[str, int | None], Tensor]]  # ((our name, layer or None), transformers' parameter)
-
-
-@torch.no_grad()
-def write_to(theirs: Named, member: Ensemble) -> None:
-    """Copy the weights of an ensemble of one into transformers' parameters."""
-    for (name, layer), tensor in theirs:
-        weight = getattr(member, name)[0] if layer is None else getattr(member, name)[0, layer]
-        tensor.copy_(weight.mT if name in TRANSPOSED else weight)
-
-
-@torch.no_grad()
-def read_from(theirs: Named, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Return transformers' parameters as the weights of an ensemble of one, float32, whose members have ``shapes``."""
-    weights = {name: torch.empty(1, *shape) for name, shape in shapes.items()}
-    for (name, layer), tensor in theirs:
-        target = weights[name][0] if layer is None else weights[name][0, layer]
-        target.copy_(tensor.mT if name in TRANSPOSED else tensor)
-    return weights
-
-
 @functools.cache
 def compiled(function: Callable) -> Callable:
     """Return a function compiled for the sizes it is called with, one compilation for all layers of these sizes."""
@@ -357,99 +358,3 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     else:
         product = torch.baddbmm(bias, rows, weight)
     return product.unflatten(1, x.shape[1:3])
-
-
-def attention_of_block(
-    joint: Tensor,
-    query: Tensor,
-    angles: Tensor,
-    *,
-    heads: int,
-    layout: str,
-    dropped: float,
-    keys: Tensor | None,
-    attend: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
-    precision: str | None,
-) -> Tensor:
-    """Return what the places that ask mix, (E, B, Q, C), from products of a block's weights.
-
-    Args:
-        joint: (E, B, T, 2C) keys and values before rotation; where all places ask, (E, B, T, 3C), queries behind them.
-        query: (E, B, Q, C) of the last Q places.
-        angles: (F,) float64 of the RoPE planes.
-        heads: H.
-        layout: how planes pair dimensions, see `possym.rope.rotate`.
-        dropped: probability of dropping a weight; ``keys`` (E, 2) are this layer's, None where it is 0.
-        attend: in place of `causal_attention`.
-        precision: of the kernel where all places ask, see `possym.ensembles.fused.precision`; None is no kernel.
-    """
-    (E, B, T, _), (Q, C) = joint.shape, query.shape[2:]
-    if precision and attend is None and Q == T:
-        return fused.mix(joint, None, *tables(T, angles), keys, heads, dropped, layout == "half", precision)[0]
-    key, value = joint[..., : 2 * C].chunk(2, -1)
-    contents = [each.float().unflatten(-1, (heads, C // heads)) for each in (query, key, value)]
-    if attend is not None:
-        mixed = attend(*contents)
-    else:
-        kept = dropout.kept(keys, fused.STREAM, (B, heads, T, T), dropped)[..., T - Q :, :] if dropped else None
-        mixed = causal_attention(*contents, frequencies=angles, layout=layout, kept=kept)
-    return mixed.reshape(E, B, Q, C).to(joint.dtype)
-
-
-def cosines_and_sines(places: int, angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of what every plane (F,) has turned at every place, each (T, 1, F) float32."""
-    counted = torch.arange(places, dtype=torch.float64, device=angles.device)[:, None, None]
-    turned = (counted * angles).remainder(2 * math.pi)
-    return turned.cos().float(), turned.sin().float()
-
-
-def tables(places: int, angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `cosines_and_sines` as the kernels read them, each (T, F)."""
-    return tuple(table[:, 0].contiguous() for table in cosines_and_sines(places, angles))
-
-
-def causal_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    frequencies: Tensor,
-    scale: float | None = None,
-    layout: str = "interleaved",
-    kept: Tensor | None = None,
-) -> Tensor:
-    """Return what each place that asks mixes out of the values up to its own place, (E, B, Q, H, D).
-
-    Past `EXPLICIT` places the weights are never held as a whole (torch's scaled_dot_product_attention).
-
-    Args:
-        query: (E, B, Q, H, D) contents before rotation of the last Q places.
-        key, value: (E, B, T, H, D), keys before rotation.
-        frequencies: (F,) float64 angles in radians a place, 2F ≤ D.
-        scale: of the logits; None is 1/√D.
-        layout: how planes pair dimensions, see `possym.rope.rotate`.
-        kept: (E, B, H, Q, T) booleans, False where dropout drops a weight; None drops none.
-
-    Source: 2511.11579, section 2.
-
-    >>> content = torch.ones(1, 1, 2, 1, 2)
-    >>> values = torch.tensor([1.0, 3.0]).view(1, 1, 2, 1, 1).expand(1, 1, 2, 1, 2)
-    >>> causal_attention(content, content, values, frequencies=torch.zeros(1))[0, 0, :, 0, 0]
-    tensor([1., 2.])
-    """
-    (E, B, Q, H, D), T = query.shape, key.shape[2]
-    scale = D**-0.5 if scale is None else scale
-    cos, sin = cosines_and_sines(T, frequencies.to(query.device, torch.float64))
-    query = rotate_by(query, cos[T - Q :], sin[T - Q :], layout)
-    key = rotate_by(key, cos, sin, layout)
-    query, key, value = (each.transpose(2, 3).flatten(0, 2) for each in (query, key, value))  # (E·B·H, places, D)
-    if T > EXPLICIT and kept is None:
-        # With one query, the last place, nothing is hidden; otherwise there are as many queries as keys.
-        mixed = F.scaled_dot_product_attention(query[None], key[None], value[None], is_causal=Q > 1, scale=scale)[0]
-    else:
-        hidden = query.new_full((T, T), -math.inf).triu(1)[T - Q :]
-        weights = torch.baddbmm(hidden.expand(len(query), Q, T), query, key.mT, alpha=scale).softmax(-1)
-        if kept is not None:
-            weights = weights * kept.flatten(0, 2)
-        mixed = weights @ value
-    return mixed.unflatten(0, (E, B, H)).transpose(2, 3)

@@ -1,7 +1,7 @@
 """What a block does between its products, as Triton kernels: attention of short sequences, GELU, and the next norm.
 
 - `precision` says whether a model's blocks can go this way: where Triton runs, up to `PLACES` places, all
-  planes turned. Elsewhere `possym.ensembles.ensemble.causal_attention` does the same in several steps.
+  planes turned. Elsewhere `possym.ensembles.attention.causal_attention` does the same in several steps.
 - A program of the attention works on one head of one sequence: rotation, causal softmax, dropout and mixing. Keys,
   values and queries are read where a block's first product left them; the gradient computes the weights again, so that
   nothing between is stored.
@@ -345,7 +345,7 @@ def mix(
 ) -> tuple[Tensor, Tensor]:
     """Return what a block's attention mixes (E, B, T, C), and GELU of the rest (E, B, T, I).
 
-    The attention is `possym.ensembles.ensemble.causal_attention` with the block's masks.
+    The attention is `possym.ensembles.attention.causal_attention` with the block's masks.
 
     Args:
         product: (E, B, T, 3C + I) keys, values and queries before rotation, and what GELU is taken of; I may be 0.

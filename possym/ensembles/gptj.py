@@ -17,7 +17,6 @@ Two rewritings keep the step short and change no result: LayerNorm's gain and bi
 weights that read it, and dropout's factor 1/(1 − p) into the weights that follow the dropped values.
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -27,23 +26,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from possym.ensembles import folding, fused
-from possym.ensembles.dropout import kept, later
-from possym.ensembles.ensemble import (
-    MASKS,
-    Attend,
-    Ensemble,
-    Lookup,
-    Sizes,
-    Watch,
-    attention_of_block,
-    compiled,
-    masked,
-    need_size,
-    project,
-    read_from,
-    tables,
-    write_to,
-)
+from possym.ensembles.attention import Attend, Watch, attention_of_block, tables
+from possym.ensembles.dropout import kept
+from possym.ensembles.ensemble import Ensemble, Sizes, need_size, project
+from possym.ensembles.exchange import check_importable, check_kind, exported, read_from
 from possym.errors import ConfigError, InputError, UnsupportedModelError, require_type
 from possym.rope import frequencies
 
@@ -84,6 +70,67 @@ class GPTJConfig(Sizes):
         return frequencies(self.rotary_dim or self.head_width, self.base)
 
 
+def block(
+    x: Tensor,
+    weights: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]],
+    angles: Tensor,
+    *,
+    heads: int,
+    cut: bool,
+    dropped: float,
+    keys: Tensor | None,
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
+    precision: str | None,
+) -> Tensor:
+    """Return the residual stream (E, B, Q, C) after one block: attention and MLP beside each other.
+
+    Args:
+        x: (E, B, T, C), before it.
+        weights: ``entry``, weight (E, C, 3C + inner) and bias of key, value, query and the MLP's first half, and
+            ``output``, weight of attention's output, weight and bias of the MLP's second half.
+        angles: (F,) of the RoPE planes.
+        heads: H.
+        cut: compute the last place alone, Q = 1; else Q = T.
+        dropped: probability of dropping a value; ``keys`` (E, 2) are this layer's, None where it is 0.
+        attend: in place of `causal_attention`.
+        precision: see `possym.ensembles.attention.attention_of_block`.
+    """
+    entry, output = weights
+    _, B, T, C = x.shape
+    normed = F.layer_norm(x, (C,)).to(entry[0].dtype)
+    if precision and attend is None and not cut:
+        product, bias = project(normed, entry[0]), entry[1].squeeze(1)
+        mixed, active = fused.mix(product, bias, *tables(T, angles), keys, heads, dropped, False, precision)
+    else:
+        if cut:
+            joint = project(normed, *(part[..., : 2 * C] for part in entry))
+            asked = project(normed[:, :, -1:], *(part[..., 2 * C :] for part in entry))
+            query, hidden = asked.split([C, asked.shape[-1] - C], -1)
+            x = x[:, :, -1:]
+        else:
+            product = project(normed, *entry)
+            joint, hidden = product.split([3 * C, product.shape[-1] - 3 * C], -1)
+            query = joint[..., 2 * C :]
+        mixed = attention_of_block(
+            joint,
+            query,
+            angles,
+            heads=heads,
+            layout="interleaved",
+            dropped=dropped,
+            keys=keys,
+            attend=attend,
+            precision=None,
+        )
+        active = F.gelu(hidden)
+    attended = project(mixed, output[0])
+    processed = project(active, output[1], output[2])
+    if dropped:
+        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, -x.shape[2] :]
+        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -x.shape[2] :]
+    return x + attended + processed
+
+
 class GPTJEnsemble(Ensemble):
     """E GPT-J models of one size, each started from its own seed.
 
@@ -105,66 +152,41 @@ class GPTJEnsemble(Ensemble):
 
     Config = GPTJConfig
     layout = "interleaved"
+    block = staticmethod(block)
 
     @staticmethod
     def shapes(config: GPTJConfig) -> dict[str, tuple[int, ...]]:
         """Return the shapes of one member's parameters by name."""
         return parameter_shapes(config)
 
-    def compute(
-        self, tokens: Tensor, dropout_keys: Tensor | None, all_places: bool, dtype: torch.dtype, attend: Attend | None
-    ) -> Tensor:
-        """Return what `forward` returns, of arguments that it has checked, tokens (E, B, T)."""
-        config = self.config
-        _, B, T = tokens.shape
-        C, L = config.width, config.layers
-        dropped = config.dropout if dropout_keys is not None else 0.0
-        grown = 1 / (1 - dropped)
-        compiling = tokens.is_cuda and torch.is_grad_enabled() and attend is None
-        run, drop = (compiled(block), compiled(masked)) if compiling else (block, masked)
-        precision = fused.precision(tokens.device, T, config.head_width, len(self.angles))
-
+    def layer_weights(self, dtype: torch.dtype, grown: float) -> list[tuple]:
+        """Return ``entry`` and ``output`` of each `block`."""
         # Weights of all layers at once, in an order that lets the last layer split off what all places need.
         ordered = self.key, self.value, self.query, self.mlp_in
         entry, moved = folding.folded(self.norm_gain, self.norm_bias, dtype, *ordered)
         entry = entry.unbind(1)  # (E, C, 7C) a layer at mlp_ratio 4
-        entry_bias = (moved + F.pad(self.mlp_in_bias, (3 * C, 0))).to(dtype).unsqueeze(-2).unbind(1)  # (E, 1, 7C)
+        before = 3 * self.config.width
+        entry_bias = (moved + F.pad(self.mlp_in_bias, (before, 0))).to(dtype).unsqueeze(-2).unbind(1)  # (E, 1, 7C)
         attention_output = folding.scaled(self.attention_output, grown**2, dtype).unbind(1)
         mlp_output = folding.scaled(self.mlp_output, grown, dtype).unbind(1)
         mlp_output_bias = (self.mlp_output_bias * grown).to(dtype).unsqueeze(-2).unbind(1)
+        entries = zip(entry, entry_bias, strict=True)
+        outputs = zip(attention_output, mlp_output, mlp_output_bias, strict=True)
+        return list(zip(entries, outputs, strict=True))
 
-        x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
-        if dropped:
-            x = drop(x, dropout_keys, dropped)
-        cut = not all_places and T > 1
-        layers = list(
-            zip(
-                zip(entry, entry_bias, strict=True),
-                zip(attention_output, mlp_output, mlp_output_bias, strict=True),
-                strict=True,
-            )
-        )
-        watched = attend is None or isinstance(attend, Watch)
-        if precision and watched and not dropped and not torch.is_grad_enabled():
-            x = evaluated(x, layers, self.angles, heads=config.heads, cut=cut, watch=attend, precision=precision)
-            layers = []
-        for layer, weights in enumerate(layers):
-            x = run(
-                x,
-                *weights,
-                self.angles,
-                heads=config.heads,
-                cut=layer == L - 1 and cut,
-                dropped=dropped,
-                keys=later(dropout_keys, MASKS * layer) if dropped else None,
-                attend=None if attend is None else functools.partial(attend, layer),
-                precision=precision,
-            )
-        if not all_places:
-            x = x[:, :, -1:]
-        x = F.layer_norm(x, (C,)) * self.final_norm_gain[:, None, None] + self.final_norm_bias[:, None, None]
-        logits = project(x, self.head, self.head_bias.unsqueeze(-2))
-        return logits if all_places else logits.squeeze(2)
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the logits (E, B, Q, V) of a residual stream (E, B, Q, C)."""
+        normed = F.layer_norm(x, x.shape[-1:]) * self.final_norm_gain[:, None, None]
+        return project(normed + self.final_norm_bias[:, None, None], self.head, self.head_bias.unsqueeze(-2))
+
+    def evaluated(
+        self, x: Tensor, layers: list[tuple], cut: bool, attend: Attend | None, precision: str
+    ) -> Tensor | None:
+        """Return the residual stream after all blocks by kernels, unless attention is replaced."""
+        if attend is not None and not isinstance(attend, Watch):
+            return None
+        heads = self.config.heads
+        return evaluated(x, layers, self.angles, heads=heads, cut=cut, watch=attend, precision=precision)
 
     def member_to_transformers(self, index: int, positions: int = 2048) -> "GPTJForCausalLM":
         """Return one member as a `transformers.GPTJForCausalLM` in evaluation mode, on the CPU.
@@ -204,10 +226,7 @@ class GPTJEnsemble(Ensemble):
             bos_token_id=None,
             eos_token_id=None,
         )
-        with torch.random.fork_rng(devices=[]):
-            model = GPTJForCausalLM(theirs)
-        write_to(transformers_tensors(model), member)
-        return model.eval()
+        return exported(GPTJForCausalLM, theirs, transformers_tensors, member)
 
     @classmethod
     def from_transformers(cls, model: "GPTJForCausalLM") -> Self:
@@ -219,8 +238,7 @@ class GPTJEnsemble(Ensemble):
         """
         from transformers import GPTJForCausalLM
 
-        if not isinstance(model, GPTJForCausalLM):
-            raise UnsupportedModelError(f"a {type(model).__name__}: give a transformers.GPTJForCausalLM")
+        check_kind(model, GPTJForCausalLM)
         theirs = model.config
         dropouts = {theirs.resid_pdrop, theirs.embd_pdrop, theirs.attn_pdrop}
         inner = theirs.n_inner or 4 * theirs.n_embd
@@ -231,9 +249,7 @@ class GPTJEnsemble(Ensemble):
             (inner % theirs.n_embd != 0, "n_inner is no multiple of n_embd"),
             (model.lm_head.weight is model.transformer.wte.weight, "its output is tied to its embedding"),
         ]
-        for refused, reason in reasons:
-            if refused:
-                raise UnsupportedModelError(f"this GPT-J cannot be imported: {reason}")
+        check_importable("GPT-J", reasons)
         width = theirs.n_embd // theirs.n_head
         config = GPTJConfig(
             vocabulary_size=theirs.vocab_size,
@@ -296,67 +312,6 @@ def transformers_tensors(model: "GPTJForCausalLM") -> Iterator[tuple[tuple[str, 
     yield ("head_bias", None), model.lm_head.bias
 
 
-def block(
-    x: Tensor,
-    entry: tuple[Tensor, Tensor],
-    output: tuple[Tensor, Tensor, Tensor],
-    angles: Tensor,
-    *,
-    heads: int,
-    cut: bool,
-    dropped: float,
-    keys: Tensor | None,
-    attend: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
-    precision: str | None,
-) -> Tensor:
-    """Return the residual stream (E, B, Q, C) after one block: attention and MLP beside each other.
-
-    Args:
-        x: (E, B, T, C), before it.
-        entry: weight (E, C, 3C + inner) and bias of key, value, query and the MLP's first half.
-        output: weight of attention's output, weight and bias of the MLP's second half.
-        angles: (F,) of the RoPE planes.
-        heads: H.
-        cut: compute the last place alone, Q = 1; else Q = T.
-        dropped: probability of dropping a value; ``keys`` (E, 2) are this layer's, None where it is 0.
-        attend: in place of `causal_attention`.
-        precision: see `possym.ensembles.ensemble.attention_of_block`.
-    """
-    _, B, T, C = x.shape
-    normed = F.layer_norm(x, (C,)).to(entry[0].dtype)
-    if precision and attend is None and not cut:
-        product, bias = project(normed, entry[0]), entry[1].squeeze(1)
-        mixed, active = fused.mix(product, bias, *tables(T, angles), keys, heads, dropped, False, precision)
-    else:
-        if cut:
-            joint = project(normed, *(part[..., : 2 * C] for part in entry))
-            asked = project(normed[:, :, -1:], *(part[..., 2 * C :] for part in entry))
-            query, hidden = asked.split([C, asked.shape[-1] - C], -1)
-            x = x[:, :, -1:]
-        else:
-            product = project(normed, *entry)
-            joint, hidden = product.split([3 * C, product.shape[-1] - 3 * C], -1)
-            query = joint[..., 2 * C :]
-        mixed = attention_of_block(
-            joint,
-            query,
-            angles,
-            heads=heads,
-            layout="interleaved",
-            dropped=dropped,
-            keys=keys,
-            attend=attend,
-            precision=None,
-        )
-        active = F.gelu(hidden)
-    attended = project(mixed, output[0])
-    processed = project(active, output[1], output[2])
-    if dropped:
-        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, -x.shape[2] :]
-        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -x.shape[2] :]
-    return x + attended + processed
-
-
 def evaluated(
     x: Tensor,
     layers: list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]],
@@ -376,7 +331,7 @@ def evaluated(
         heads: H.
         cut: compute the last place alone in the last block.
         watch: what keeps queries and keys.
-        precision: see `possym.ensembles.ensemble.attention_of_block`.
+        precision: see `possym.ensembles.attention.attention_of_block`.
     """
     C, turns = x.shape[-1], tables(x.shape[2], angles)
     normed = fused.add_and_norm(x, layers[0][0][0].dtype)

@@ -12,7 +12,6 @@ As for GPT-J, the norms' gains are multiplied into the weights that read them, a
 that follow the dropped values.
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -21,23 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from possym.ensembles import fused
-from possym.ensembles.dropout import kept, later
-from possym.ensembles.ensemble import (
-    MASKS,
-    Attend,
-    Ensemble,
-    Lookup,
-    Sizes,
-    attention_of_block,
-    compiled,
-    masked,
-    need_size,
-    project,
-    read_from,
-    write_to,
-)
-from possym.errors import UnsupportedModelError
+from possym.ensembles.attention import attention_of_block
+from possym.ensembles.dropout import kept
+from possym.ensembles.ensemble import Ensemble, Sizes, need_size, project
+from possym.ensembles.exchange import check_importable, check_kind, exported, read_from
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -75,176 +61,6 @@ class LlamaConfig(Sizes):
         return self.mlp_width or -(-self.width // 3) * 8
 
 
-class LlamaEnsemble(Ensemble):
-    """E Llama models of one size, each started from its own seed.
-
-    Axes of parameters, `forward`, `trace` and the rest are those of `possym.ensembles.ensemble.Ensemble`.
-
-    Args:
-        config: sizes.
-        seeds: one whole number from 0 to below 2³² a member.
-
-    Raises:
-        InputError: seeds that are no whole numbers from 0, or none.
-
-    >>> model = LlamaEnsemble(LlamaConfig(vocabulary_size=10, layers=2, width=8), seeds=[0, 1])
-    >>> model(torch.zeros(2, 3, 5, dtype=torch.int64)).shape
-    torch.Size([2, 3, 10])
-    """
-
-    Config = LlamaConfig
-    layout = "half"
-
-    @staticmethod
-    def shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of one member's parameters by name, the layer axis first within blocks."""
-        V, L, C, M = config.vocabulary_size, config.layers, config.width, config.hidden
-        return {
-            "embedding": (V, C),
-            "attention_norm_gain": (L, C),
-            "query": (L, C, C),
-            "key": (L, C, C),
-            "value": (L, C, C),
-            "attention_output": (L, C, C),
-            "mlp_norm_gain": (L, C),
-            "mlp_gate": (L, C, M),
-            "mlp_in": (L, C, M),
-            "mlp_output": (L, M, C),
-            "final_norm_gain": (C,),
-            "head": (C, V),
-        }
-
-    def compute(
-        self, tokens: Tensor, dropout_keys: Tensor | None, all_places: bool, dtype: torch.dtype, attend: Attend | None
-    ) -> Tensor:
-        """Return what `forward` returns, of arguments that it has checked, tokens (E, B, T)."""
-        config = self.config
-        _, B, T = tokens.shape
-        C, L = config.width, config.layers
-        dropped = config.dropout if dropout_keys is not None else 0.0
-        grown = 1 / (1 - dropped)
-        compiling = tokens.is_cuda and torch.is_grad_enabled() and attend is None
-        run, drop = (compiled(block), compiled(masked)) if compiling else (block, masked)
-        precision = fused.precision(tokens.device, T, config.head_width, len(self.angles))
-
-        entry = torch.cat([self.key, self.value, self.query], -1) * self.attention_norm_gain.unsqueeze(-1)
-        gated = torch.cat([self.mlp_gate, self.mlp_in], -1) * self.mlp_norm_gain.unsqueeze(-1)
-        entry, gated = entry.to(dtype).unbind(1), gated.to(dtype).unbind(1)  # (E, C, 3C), (E, C, 2M) a layer
-        attention_output = (self.attention_output * grown**2).to(dtype).unbind(1)
-        mlp_output = (self.mlp_output * grown).to(dtype).unbind(1)
-
-        x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
-        if dropped:
-            x = drop(x, dropout_keys, dropped)
-        for layer in range(L):
-            x = run(
-                x,
-                (entry[layer], attention_output[layer], gated[layer], mlp_output[layer]),
-                self.angles,
-                heads=config.heads,
-                cut=layer == L - 1 and not all_places and T > 1,
-                dropped=dropped,
-                keys=later(dropout_keys, MASKS * layer) if dropped else None,
-                attend=None if attend is None else functools.partial(attend, layer),
-                precision=precision,
-            )
-        if not all_places:
-            x = x[:, :, -1:]
-        x = F.rms_norm(x, (C,), eps=EPSILON) * self.final_norm_gain[:, None, None]
-        logits = project(x, self.head)
-        return logits if all_places else logits.squeeze(2)
-
-    def member_to_transformers(self, index: int) -> "LlamaForCausalLM":
-        """Return one member as a `transformers.LlamaForCausalLM` in evaluation mode, on the CPU.
-
-        Transformers' Llama drops attention weights alone; our dropout becomes its ``attention_dropout``.
-
-        Raises:
-            InputError: no such member.
-        """
-        from transformers import LlamaConfig as TheirConfig
-        from transformers import LlamaForCausalLM
-
-        ours = self.config
-        member = self.member(index)
-        theirs = TheirConfig(
-            vocab_size=ours.vocabulary_size,
-            hidden_size=ours.width,
-            intermediate_size=ours.hidden,
-            num_hidden_layers=ours.layers,
-            num_attention_heads=ours.heads,
-            rms_norm_eps=EPSILON,
-            rope_parameters={"rope_type": "default", "rope_theta": ours.base},
-            attention_dropout=ours.dropout,
-            initializer_range=ours.init_std,
-            tie_word_embeddings=False,
-            pad_token_id=None,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-        with torch.random.fork_rng(devices=[]):
-            model = LlamaForCausalLM(theirs)
-        write_to(transformers_tensors(model), member)
-        return model.eval()
-
-    @classmethod
-    def from_transformers(cls, model: "LlamaForCausalLM") -> Self:
-        """Return a `transformers.LlamaForCausalLM` as an ensemble of one.
-
-        Raises:
-            UnsupportedModelError: another kind of model, another activation, fewer key heads than query heads, heads
-                of another width than their share, biases, scaled RoPE, an RMSNorm epsilon other than 1e-6, or an
-                output tied to the embedding.
-        """
-        from transformers import LlamaForCausalLM
-
-        if not isinstance(model, LlamaForCausalLM):
-            raise UnsupportedModelError(f"a {type(model).__name__}: give a transformers.LlamaForCausalLM")
-        theirs = model.config
-        rope = theirs.rope_parameters
-        reasons = [
-            (theirs.hidden_act != "silu", "its hidden_act is not silu"),
-            (theirs.num_key_value_heads != theirs.num_attention_heads, "it has fewer key heads than query heads"),
-            (theirs.head_dim * theirs.num_attention_heads != theirs.hidden_size, "head_dim is no share of hidden_size"),
-            (theirs.attention_bias or theirs.mlp_bias, "it has biases"),
-            (rope["rope_type"] != "default", "its RoPE is scaled"),
-            (theirs.rms_norm_eps != EPSILON, f"rms_norm_eps is not {EPSILON:g}"),
-            (model.lm_head.weight is model.model.embed_tokens.weight, "its output is tied to its embedding"),
-        ]
-        for refused, reason in reasons:
-            if refused:
-                raise UnsupportedModelError(f"this Llama cannot be imported: {reason}")
-        config = LlamaConfig(
-            vocabulary_size=theirs.vocab_size,
-            layers=theirs.num_hidden_layers,
-            heads=theirs.num_attention_heads,
-            width=theirs.hidden_size,
-            dropout=theirs.attention_dropout,
-            init_std=theirs.initializer_range,
-            base=rope["rope_theta"],
-            mlp_width=theirs.intermediate_size,
-        )
-        return cls.from_weights(config, read_from(transformers_tensors(model), cls.shapes(config)))
-
-
-def transformers_tensors(model: "LlamaForCausalLM") -> Iterator[tuple[tuple[str, int | None], Tensor]]:
-    """Yield ((our name, layer or None), transformers' parameter) for every parameter of a Llama."""
-    body = model.model
-    yield ("embedding", None), body.embed_tokens.weight
-    for layer, block in enumerate(body.layers):
-        yield ("attention_norm_gain", layer), block.input_layernorm.weight
-        yield ("query", layer), block.self_attn.q_proj.weight
-        yield ("key", layer), block.self_attn.k_proj.weight
-        yield ("value", layer), block.self_attn.v_proj.weight
-        yield ("attention_output", layer), block.self_attn.o_proj.weight
-        yield ("mlp_norm_gain", layer), block.post_attention_layernorm.weight
-        yield ("mlp_gate", layer), block.mlp.gate_proj.weight
-        yield ("mlp_in", layer), block.mlp.up_proj.weight
-        yield ("mlp_output", layer), block.mlp.down_proj.weight
-    yield ("final_norm_gain", None), body.norm.weight
-    yield ("head", None), model.lm_head.weight
-
-
 def block(
     x: Tensor,
     weights: tuple[Tensor, Tensor, Tensor, Tensor],
@@ -268,7 +84,7 @@ def block(
         cut: compute the last place alone, Q = 1; else Q = T.
         dropped: probability of dropping a value; ``keys`` (E, 2) are this layer's, None where it is 0.
         attend: in place of `causal_attention`.
-        precision: see `possym.ensembles.ensemble.attention_of_block`.
+        precision: see `possym.ensembles.attention.attention_of_block`.
     """
     entry, attention_output, gated, mlp_output = weights
     _, B, T, C = x.shape
@@ -300,3 +116,140 @@ def block(
     if dropped:
         processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -query.shape[2] :]
     return x + processed
+
+
+class LlamaEnsemble(Ensemble):
+    """E Llama models of one size, each started from its own seed.
+
+    Axes of parameters, `forward`, `trace` and the rest are those of `possym.ensembles.ensemble.Ensemble`.
+
+    Args:
+        config: sizes.
+        seeds: one whole number from 0 to below 2³² a member.
+
+    Raises:
+        InputError: seeds that are no whole numbers from 0, or none.
+
+    >>> model = LlamaEnsemble(LlamaConfig(vocabulary_size=10, layers=2, width=8), seeds=[0, 1])
+    >>> model(torch.zeros(2, 3, 5, dtype=torch.int64)).shape
+    torch.Size([2, 3, 10])
+    """
+
+    Config = LlamaConfig
+    layout = "half"
+    block = staticmethod(block)
+
+    @staticmethod
+    def shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of one member's parameters by name, the layer axis first within blocks."""
+        V, L, C, M = config.vocabulary_size, config.layers, config.width, config.hidden
+        return {
+            "embedding": (V, C),
+            "attention_norm_gain": (L, C),
+            "query": (L, C, C),
+            "key": (L, C, C),
+            "value": (L, C, C),
+            "attention_output": (L, C, C),
+            "mlp_norm_gain": (L, C),
+            "mlp_gate": (L, C, M),
+            "mlp_in": (L, C, M),
+            "mlp_output": (L, M, C),
+            "final_norm_gain": (C,),
+            "head": (C, V),
+        }
+
+    def layer_weights(self, dtype: torch.dtype, grown: float) -> list[tuple]:
+        """Return the weights of each `block`."""
+        entry = torch.cat([self.key, self.value, self.query], -1) * self.attention_norm_gain.unsqueeze(-1)
+        gated = torch.cat([self.mlp_gate, self.mlp_in], -1) * self.mlp_norm_gain.unsqueeze(-1)
+        stacked = entry, self.attention_output * grown**2, gated, self.mlp_output * grown
+        return list(zip(*(weight.to(dtype).unbind(1) for weight in stacked), strict=True))
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the logits (E, B, Q, V) of a residual stream (E, B, Q, C)."""
+        normed = F.rms_norm(x, x.shape[-1:], eps=EPSILON) * self.final_norm_gain[:, None, None]
+        return project(normed, self.head)
+
+    def member_to_transformers(self, index: int) -> "LlamaForCausalLM":
+        """Return one member as a `transformers.LlamaForCausalLM` in evaluation mode, on the CPU.
+
+        Transformers' Llama drops attention weights alone; our dropout becomes its ``attention_dropout``.
+
+        Raises:
+            InputError: no such member.
+        """
+        from transformers import LlamaConfig as TheirConfig
+        from transformers import LlamaForCausalLM
+
+        ours = self.config
+        member = self.member(index)
+        theirs = TheirConfig(
+            vocab_size=ours.vocabulary_size,
+            hidden_size=ours.width,
+            intermediate_size=ours.hidden,
+            num_hidden_layers=ours.layers,
+            num_attention_heads=ours.heads,
+            rms_norm_eps=EPSILON,
+            rope_parameters={"rope_type": "default", "rope_theta": ours.base},
+            attention_dropout=ours.dropout,
+            initializer_range=ours.init_std,
+            tie_word_embeddings=False,
+            pad_token_id=None,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+        return exported(LlamaForCausalLM, theirs, transformers_tensors, member)
+
+    @classmethod
+    def from_transformers(cls, model: "LlamaForCausalLM") -> Self:
+        """Return a `transformers.LlamaForCausalLM` as an ensemble of one.
+
+        Raises:
+            UnsupportedModelError: another kind of model, another activation, fewer key heads than query heads, heads
+                of another width than their share, biases, scaled RoPE, an RMSNorm epsilon other than 1e-6, or an
+                output tied to the embedding.
+        """
+        from transformers import LlamaForCausalLM
+
+        check_kind(model, LlamaForCausalLM)
+        theirs = model.config
+        rope = theirs.rope_parameters
+        reasons = [
+            (theirs.hidden_act != "silu", "its hidden_act is not silu"),
+            (theirs.num_key_value_heads != theirs.num_attention_heads, "it has fewer key heads than query heads"),
+            (theirs.head_dim * theirs.num_attention_heads != theirs.hidden_size, "head_dim is no share of hidden_size"),
+            (theirs.attention_bias or theirs.mlp_bias, "it has biases"),
+            (rope["rope_type"] != "default", "its RoPE is scaled"),
+            (theirs.rms_norm_eps != EPSILON, f"rms_norm_eps is not {EPSILON:g}"),
+            (model.lm_head.weight is model.model.embed_tokens.weight, "its output is tied to its embedding"),
+        ]
+        check_importable("Llama", reasons)
+        config = LlamaConfig(
+            vocabulary_size=theirs.vocab_size,
+            layers=theirs.num_hidden_layers,
+            heads=theirs.num_attention_heads,
+            width=theirs.hidden_size,
+            dropout=theirs.attention_dropout,
+            init_std=theirs.initializer_range,
+            base=rope["rope_theta"],
+            mlp_width=theirs.intermediate_size,
+        )
+        return cls.from_weights(config, read_from(transformers_tensors(model), cls.shapes(config)))
+
+
+def transformers_tensors(model: "LlamaForCausalLM") -> Iterator[tuple[tuple[str, int | None], Tensor]]:
+    """Yield ((our name, layer or None), transformers' parameter) for every parameter of a Llama."""
+    body = model.model
+    yield ("embedding", None), body.embed_tokens.weight
+    for layer, block in enumerate(body.layers):
+        yield ("attention_norm_gain", layer), block.input_layernorm.weight
+        yield ("query", layer), block.self_attn.q_proj.weight
+        yield ("key", layer), block.self_attn.k_proj.weight
+        yield ("value", layer), block.self_attn.v_proj.weight
+        yield ("attention_output", layer), block.self_attn.o_proj.weight
+        yield ("mlp_norm_gain", layer), block.post_attention_layernorm.weight
+        yield ("mlp_gate", layer), block.mlp.gate_proj.weight
+        yield ("mlp_in", layer), block.mlp.up_proj.weight
+        yield ("mlp_output", layer), block.mlp.down_proj.weight
+    yield ("final_norm_gain", None), body.norm.weight
+    yield ("head", None), model.lm_head.weight

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from possym.ensembles.ensemble import causal_attention
+from possym.ensembles.attention import causal_attention
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.errors import InputError, require_type
 from possym.rope import planes, rotate

@@ -70,7 +70,7 @@ def test_a_training_is_the_same_with_and_without_the_kernels_and_goes_on_from_ei
 
     def train(kernels, file, until=6):
         if not kernels:
-            monkeypatch.setattr(adamw, "suits", lambda gradients: False)
+            monkeypatch.setattr(adamw, "supported", lambda gradients: False)
         model = GPTJEnsemble(GPTJConfig(9, layers=2, width=8, dropout=0.0, init_std=0.5), [0, 1]).to(device)
 
         def evaluate(model, step):

@@ -11,8 +11,9 @@ from torch import nn
 from transformers import GPTJForCausalLM, LlamaForCausalLM
 
 from possym import ConfigError, InputError, ResultsError, UnsupportedModelError
+from possym.ensembles.attention import causal_attention
 from possym.ensembles.dropout import kept
-from possym.ensembles.ensemble import Lookup, causal_attention
+from possym.ensembles.ensemble import Lookup
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaConfig, LlamaEnsemble
 from possym.rope import rotate

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from possym.ensembles import fused, gptj
+from possym.ensembles.attention import attention_of_block
 from possym.ensembles.dropout import kept, keys_by_step
-from possym.ensembles.ensemble import attention_of_block
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaConfig, LlamaEnsemble
 from possym.ensembles.streams import generator
@@ -110,7 +110,7 @@ def test_a_model_that_drops_and_learns_is_the_same_with_and_without_the_kernel(d
 
 @pytest.mark.parametrize("places, width, planes", [(65, 128, 64), (17, 16, 8), (17, 96, 48), (17, 128, 32)])
 def test_sizes_that_the_kernel_does_not_take(places, width, planes, monkeypatch):
-    monkeypatch.setattr(fused, "works", lambda device: True)
+    monkeypatch.setattr(fused, "triton_available", lambda device: True)
     assert fused.precision(torch.device("cuda"), 17, 128, 64) == "tf32x3"
     assert fused.precision(torch.device("cuda"), places, width, planes) is None
 
@@ -127,7 +127,7 @@ def test_a_block_of_gptj_has_values_and_gradients_of_float64(device, places, hea
     given = [each.requires_grad_() for each in (x, *weights)]
     keys = keys_by_step([generator(seed, "dropout") for seed in range(E)], 1)[0].to(device) if dropped else None
     found = gptj.block(
-        x, tuple(given[1:3]), tuple(given[3:]), frequencies(width).to(device), heads=heads, cut=False,
+        x, (tuple(given[1:3]), tuple(given[3:])), frequencies(width).to(device), heads=heads, cut=False,
         dropped=dropped, keys=keys, attend=None, precision=fused.precision(x.device, places, width, width // 2),
     )  # fmt: skip
     x, entry, bias, attention, mlp, mlp_bias = exact = [each.detach().cpu().double().requires_grad_() for each in given]

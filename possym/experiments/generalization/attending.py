@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from possym.ensembles.ensemble import Attend, Ensemble, Sizes
+from possym.ensembles.attention import Attend
+from possym.ensembles.ensemble import Ensemble, Sizes
 from possym.rope import pairs
 
 

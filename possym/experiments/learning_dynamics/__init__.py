@@ -39,7 +39,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from possym.ensembles.ensemble import Ensemble, causal_attention
+from possym.ensembles.attention import causal_attention
+from possym.ensembles.ensemble import Ensemble
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.last_token import last_token_logits, query_logits
 from possym.ensembles.streams import generator

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from possym.ensembles.ensemble import causal_attention
+from possym.ensembles.attention import causal_attention
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.errors import InputError, require_type
 from possym.experiments.mechanism.token_flow import attention_weights, check_batch, mix

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from possym.ensembles.ensemble import causal_attention
+from possym.ensembles.attention import causal_attention
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaConfig, LlamaEnsemble
 from possym.experiments.generalization.attending import (

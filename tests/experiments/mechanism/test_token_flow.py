@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from possym.ensembles.ensemble import causal_attention
+from possym.ensembles.attention import causal_attention
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.errors import InputError
 from possym.experiments.mechanism import token_flow as mechanism

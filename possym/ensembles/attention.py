@@ -1,0 +1,135 @@
+"""Attention of every member at once: RoPE from angles in float64, causal softmax, dropout, mixing.
+
+`causal_attention` says what is computed; `attention_of_block` takes a kernel for it where one runs
+(`possym.ensembles.fused`), or a function that stands in its place, such as `Watch`.
+
+Sizes: E members, B sequences, T places, Q of them ask, C width, H heads, D = C/H head width.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from possym.ensembles import dropout, fused
+from possym.rope import rotate_by
+
+EXPLICIT = 128  # places up to which attention weights are held as a whole
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+class Watch:
+    """As ``attend``, keep each layer's queries of the last place and keys before rotation, and attend as usual."""
+
+    def __init__(self, frequencies: Tensor, layout: str):
+        """Start with no layers."""
+        self.frequencies, self.layout = frequencies, layout
+        self.queries, self.keys = [], []
+
+    def keep(self, query: Tensor, key: Tensor) -> None:
+        """Keep the last query of (E, B, Q, H, D) as (E, B, H, D) and keys (E, B, T, H, D) as (E, B, H, T, D)."""
+        self.queries.append(query[:, :, -1])
+        self.keys.append(key.transpose(2, 3))
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Keep contents, and return what places mix."""
+        self.keep(query, key)
+        return causal_attention(query, key, value, frequencies=self.frequencies, layout=self.layout)
+
+
+def attention_of_block(
+    joint: Tensor,
+    query: Tensor,
+    angles: Tensor,
+    *,
+    heads: int,
+    layout: str,
+    dropped: float,
+    keys: Tensor | None,
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
+    precision: str | None,
+) -> Tensor:
+    """Return what the places that ask mix, (E, B, Q, C), from products of a block's weights.
+
+    Args:
+        joint: (E, B, T, 2C) keys and values before rotation; where all places ask, (E, B, T, 3C), queries behind them.
+        query: (E, B, Q, C) of the last Q places.
+        angles: (F,) float64 of the RoPE planes.
+        heads: H.
+        layout: how planes pair dimensions, see `possym.rope.rotate`.
+        dropped: probability of dropping a weight; ``keys`` (E, 2) are this layer's, None where it is 0.
+        attend: in place of `causal_attention`.
+        precision: of the kernel where all places ask, see `possym.ensembles.fused.precision`; None is no kernel.
+    """
+    (E, B, T, _), (Q, C) = joint.shape, query.shape[2:]
+    if precision and attend is None and Q == T:
+        return fused.mix(joint, None, *tables(T, angles), keys, heads, dropped, layout == "half", precision)[0]
+    key, value = joint[..., : 2 * C].chunk(2, -1)
+    contents = [each.float().unflatten(-1, (heads, C // heads)) for each in (query, key, value)]
+    if attend is not None:
+        mixed = attend(*contents)
+    else:
+        kept = dropout.kept(keys, fused.STREAM, (B, heads, T, T), dropped)[..., T - Q :, :] if dropped else None
+        mixed = causal_attention(*contents, frequencies=angles, layout=layout, kept=kept)
+    return mixed.reshape(E, B, Q, C).to(joint.dtype)
+
+
+def cosines_and_sines(places: int, angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of what every plane (F,) has turned at every place, each (T, 1, F) float32."""
+    counted = torch.arange(places, dtype=torch.float64, device=angles.device)[:, None, None]
+    turned = (counted * angles).remainder(2 * math.pi)
+    return turned.cos().float(), turned.sin().float()
+
+
+def tables(places: int, angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `cosines_and_sines` as the kernels read them, each (T, F)."""
+    return tuple(table[:, 0].contiguous() for table in cosines_and_sines(places, angles))
+
+
+def causal_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    frequencies: Tensor,
+    scale: float | None = None,
+    layout: str = "interleaved",
+    kept: Tensor | None = None,
+) -> Tensor:
+    """Return what each place that asks mixes out of the values up to its own place, (E, B, Q, H, D).
+
+    Past `EXPLICIT` places the weights are never held as a whole (torch's scaled_dot_product_attention).
+
+    Args:
+        query: (E, B, Q, H, D) contents before rotation of the last Q places.
+        key, value: (E, B, T, H, D), keys before rotation.
+        frequencies: (F,) float64 angles in radians a place, 2F ≤ D.
+        scale: of the logits; None is 1/√D.
+        layout: how planes pair dimensions, see `possym.rope.rotate`.
+        kept: (E, B, H, Q, T) booleans, False where dropout drops a weight; None drops none.
+
+    Source: 2511.11579, section 2.
+
+    >>> content = torch.ones(1, 1, 2, 1, 2)
+    >>> values = torch.tensor([1.0, 3.0]).view(1, 1, 2, 1, 1).expand(1, 1, 2, 1, 2)
+    >>> causal_attention(content, content, values, frequencies=torch.zeros(1))[0, 0, :, 0, 0]
+    tensor([1., 2.])
+    """
+    (E, B, Q, H, D), T = query.shape, key.shape[2]
+    scale = D**-0.5 if scale is None else scale
+    cos, sin = cosines_and_sines(T, frequencies.to(query.device, torch.float64))
+    query = rotate_by(query, cos[T - Q :], sin[T - Q :], layout)
+    key = rotate_by(key, cos, sin, layout)
+    query, key, value = (each.transpose(2, 3).flatten(0, 2) for each in (query, key, value))  # (E·B·H, places, D)
+    if T > EXPLICIT and kept is None:
+        # With one query, the last place, nothing is hidden; otherwise there are as many queries as keys.
+        mixed = F.scaled_dot_product_attention(query[None], key[None], value[None], is_causal=Q > 1, scale=scale)[0]
+    else:
+        hidden = query.new_full((T, T), -math.inf).triu(1)[T - Q :]
+        weights = torch.baddbmm(hidden.expand(len(query), Q, T), query, key.mT, alpha=scale).softmax(-1)
+        if kept is not None:
+            weights = weights * kept.flatten(0, 2)
+        mixed = weights @ value
+    return mixed.unflatten(0, (E, B, H)).transpose(2, 3)
