@@ -32,55 +32,52 @@ RIGHT = 1e-5
 LARGEST = 20_000_000
 LAYERS = 2
 MAPPINGS = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
-AUTO = dict(
-    zip(MAPPINGS, ("AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModelForMultimodalLM"), strict=True)
-)
+AUTO = ("AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
 
 
 # What a tiny model has instead of its default, wherever its config has a field of the name.
 TINY = dict(
-    vocab_size=64, vocab_size_per_layer_input=64, unpadded_vocab_size=64, text_vocab_size=64,
-    hidden_size=32, n_embd=32, d_model=32, dim=32, emb_dim=32, embed_dim=32, embedding_size=32, model_dim=32,
+    vocab_size=64, vocab_size_per_layer_input=64, unpadded_vocab_size=64, text_vocab_size=64, hidden_size=32,
+    n_embd=32, d_model=32, dim=32, emb_dim=32, embed_dim=32, embedding_size=32, model_dim=32,
     word_embed_proj_dim=32, hidden_size_global=32, projection_dim=32, out_hidden_size=32, output_dim=32,
-    encoder_hidden_size=32, text_hidden_size=32, decoder_hidden_size=32, attention_hidden_size=32, input_size=32,
-    projector_hidden_size=32, projection_hidden_dim=32, hidden_dim=32, image_text_hidden_size=32,
-    downsample_hidden_size=32, patch_embed_hidden_size=32, vision_output_dim=32, adapter_out_dim=32, conv_output_size=32,
-    intermediate_size=32, moe_intermediate_size=16, shared_expert_intermediate_size=16, n_inner=32, d_ff=32, ffn_dim=32,
-    ffn_hidden_size=32, expert_ffn_hidden_size=16, dim_ff=32, dff=32, mlp_dim=32, encoder_ffn_dim=32,
-    decoder_ffn_dim=32, shared_intermediate_size=16, moe_shared_expert_intermediate_size=16, feedforward_proj_dim=32,
-    shared_experts_intermediate_size=16, intermediate_size_mlp=32, dense_intermediate_size=32, adapter_in_dim=32,
-    num_hidden_layers=LAYERS, n_layer=LAYERS, n_layers=LAYERS, num_layers=LAYERS, layers=LAYERS, depth=LAYERS,
-    encoder_layers=LAYERS, decoder_layers=LAYERS, num_blocks=LAYERS, num_decoder_layers=LAYERS, num_encoder_layers=LAYERS,
+    encoder_hidden_size=32, text_hidden_size=32, decoder_hidden_size=32, attention_hidden_size=32,
+    input_size=32, projector_hidden_size=32, projection_hidden_dim=32, hidden_dim=32, image_text_hidden_size=32,
+    downsample_hidden_size=32, patch_embed_hidden_size=32, vision_output_dim=32, adapter_out_dim=32,
+    conv_output_size=32, intermediate_size=32, moe_intermediate_size=16, shared_expert_intermediate_size=16,
+    n_inner=32, d_ff=32, ffn_dim=32, ffn_hidden_size=32, expert_ffn_hidden_size=16, dim_ff=32, dff=32,
+    mlp_dim=32, encoder_ffn_dim=32, decoder_ffn_dim=32, shared_intermediate_size=16,
+    moe_shared_expert_intermediate_size=16, feedforward_proj_dim=32, shared_experts_intermediate_size=16,
+    intermediate_size_mlp=32, dense_intermediate_size=32, adapter_in_dim=32, num_hidden_layers=LAYERS,
+    n_layer=LAYERS, n_layers=LAYERS, num_layers=LAYERS, layers=LAYERS, depth=LAYERS, encoder_layers=LAYERS,
+    decoder_layers=LAYERS, num_blocks=LAYERS, num_decoder_layers=LAYERS, num_encoder_layers=LAYERS,
     num_attention_heads=4, n_head=4, n_heads=4, num_heads=4, attention_heads=4, encoder_attention_heads=4,
-    decoder_attention_heads=4, num_key_value_heads=2, num_kv_heads=2, head_dim=8, attention_head_dim=8, kv_channels=8,
-    swa_num_attention_heads=4, swa_num_key_value_heads=2, swa_head_dim=8, global_head_dim=16, rotary_dim=4, dim_head=8,
-    v_head_dim=8, qk_nope_head_dim=8, qk_rope_head_dim=8, qk_head_dim=16, kv_lora_rank=16, q_lora_rank=16,
-    o_lora_rank=8, o_groups=2, index_head_dim=16, index_topk=64, index_n_heads=2,
-    num_experts=4, num_local_experts=4, n_routed_experts=4, moe_num_experts=4, num_experts_per_tok=2, moe_topk=2,
-    moe_k=2, n_shared_experts=1, n_group=1, topk_group=1, first_k_dense_replace=1, zero_expert_num=1, num_expert_group=1,
-    linear_key_head_dim=8, linear_value_head_dim=8, linear_num_value_heads=2, linear_num_key_heads=2, linear_head_dim=8,
+    decoder_attention_heads=4, num_key_value_heads=2, num_kv_heads=2, head_dim=8, attention_head_dim=8,
+    kv_channels=8, swa_num_attention_heads=4, swa_num_key_value_heads=2, swa_head_dim=8, global_head_dim=16,
+    rotary_dim=4, dim_head=8, v_head_dim=8, qk_nope_head_dim=8, qk_rope_head_dim=8, qk_head_dim=16,
+    kv_lora_rank=16, q_lora_rank=16, o_lora_rank=8, o_groups=2, index_head_dim=16, index_topk=64,
+    index_n_heads=2, num_experts=4, num_local_experts=4, n_routed_experts=4, moe_num_experts=4,
+    num_experts_per_tok=2, moe_topk=2, moe_k=2, n_shared_experts=1, n_group=1, topk_group=1,
+    first_k_dense_replace=1, zero_expert_num=1, num_expert_group=1, linear_key_head_dim=8,
+    linear_value_head_dim=8, linear_num_value_heads=2, linear_num_key_heads=2, linear_head_dim=8,
     linear_num_heads=4, mamba_d_state=8, mamba_n_heads=4, mamba_d_head=16, mamba_num_heads=4, mamba_head_dim=16,
-    mamba_n_groups=1, n_groups=1, mamba_chunk_size=8, chunk_size=8, state_size=8, ssm_state_size=8, time_step_rank=4,
-    mamba_dt_rank=4, lru_width=32, conv_kernel=4, num_hash_layers=0,
+    mamba_n_groups=1, n_groups=1, mamba_chunk_size=8, chunk_size=8, state_size=8, ssm_state_size=8,
+    time_step_rank=4, mamba_dt_rank=4, lru_width=32, conv_kernel=4, num_hash_layers=0,
     max_position_embeddings=64, n_positions=64, max_source_positions=64, max_sequence_length=64, max_seq_len=64,
-    sliding_window=64, sliding_window_size=64, attention_window_size=64, attention_chunk_size=64, hidden_size_per_layer_input=8,
-    num_kv_shared_layers=0, laurel_rank=4, altup_num_inputs=2, d_rel=4, loop_gate_rank=4, hc_lowrank=8, gated_norm_rank=4,
-    query_pre_attn_scalar=8, max_window_layers=LAYERS, num_nextn_predict_layers=0,
-    image_size=32, patch_size=8, num_channels=3, num_mel_bins=16, num_position_embeddings=16, num_query_tokens=4,
-    codebook_size=16, codebook_dim=8, base_channels=32, num_filters=8, mm_tokens_per_image=4, num_image_tokens=4,
-    vocab_offset=64, num_codebooks=2, audio_vocab_size=16, n_ctx=64,
-    pad_token_id=0, bos_token_id=1, eos_token_id=2, image_token_id=60, video_token_id=61, audio_token_id=62,
-    image_token_index=60, video_token_index=61, audio_token_index=62, vision_start_token_id=58, vision_end_token_id=59,
-    image_start_token_id=58, image_end_token_id=59, video_start_token_id=56, video_end_token_id=57,
-    audio_start_token_id=54, audio_end_token_id=55,
+    sliding_window=64, sliding_window_size=64, attention_window_size=64, attention_chunk_size=64,
+    hidden_size_per_layer_input=8, num_kv_shared_layers=0, laurel_rank=4, altup_num_inputs=2, d_rel=4,
+    loop_gate_rank=4, hc_lowrank=8, gated_norm_rank=4, query_pre_attn_scalar=8, max_window_layers=LAYERS,
+    num_nextn_predict_layers=0, image_size=32, patch_size=8, num_channels=3, num_mel_bins=16,
+    num_position_embeddings=16, num_query_tokens=4, codebook_size=16, codebook_dim=8, base_channels=32,
+    num_filters=8, mm_tokens_per_image=4, num_image_tokens=4, vocab_offset=64, num_codebooks=2,
+    audio_vocab_size=16, n_ctx=64, pad_token_id=0, bos_token_id=1, eos_token_id=2, image_token_id=60,
+    video_token_id=61, audio_token_id=62, image_token_index=60, video_token_index=61, audio_token_index=62,
+    vision_start_token_id=58, vision_end_token_id=59, image_start_token_id=58, image_end_token_id=59,
+    video_start_token_id=56, video_end_token_id=57, audio_start_token_id=54, audio_end_token_id=55,
 )  # fmt: skip
 # Where that does not make a model: further settings of some families, those of a config's part in a dictionary.
 SECTIONS = dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 1, 1])
-OWN: dict[str, dict] = {
-    **dict.fromkeys(
-        ["glm46v", "glm4v", "glm_ocr", "glmga", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl", "qwen2_5_omni_thinker"],
-        dict(text_config=dict(rope_parameters=SECTIONS)),
-    ),
+WITH_SECTIONS = "glm46v glm4v glm_ocr glmga paddleocr_vl qwen2_5_vl qwen2_vl qwen2_5_omni_thinker".split()
+OWN: dict[str, dict] = {name: dict(text_config=dict(rope_parameters=SECTIONS)) for name in WITH_SECTIONS} | {
     "bamba": dict(attn_layer_indices=[1], attn_rotary_emb=4),
     "cohere_compass_text": dict(layer_types=["sliding_attention", "full_attention"]),
     "deepseek_v2": dict(num_experts_per_tok=2),
@@ -158,8 +155,8 @@ def build(model_type: str, seed: int = 0):
     """A tiny random model of a family, whose attention returns its weights."""
     config = tiny_config(model_type)
     auto = next(
-        getattr(transformers, AUTO[kind])
-        for kind in MAPPINGS
+        getattr(transformers, name)
+        for kind, name in zip(MAPPINGS, AUTO, strict=True)
         if model_type in getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES")
     )
     with torch.device("meta"):
@@ -354,7 +351,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(*rows[-1].values(), flush=True)
     if not given.families:
         versions = dict(transformers=version("transformers"), torch=torch.__version__, python=platform.python_version())
-        given.out.write_text(json.dumps(dict(versions=versions, families=rows), indent=1) + "\n")
+        lines = ",\n".join(json.dumps(row) for row in rows)
+        given.out.write_text(f'{{"versions": {json.dumps(versions)},\n"families": [\n{lines}\n]}}\n')
     if any(row["status"] in ("wrong", "error") for row in rows):
         sys.exit(1)
 

@@ -35,7 +35,7 @@ def first_layer(model, tokens):
 def share(inputs, plane, how):
     """One plane's share (H, N + 1) of the logits of moved keys and the query's own, as it is or unrotated."""
     moved = inputs.relocated_logits(per_plane=slice(plane, plane + 1)).diagonal(dim1=-2, dim2=-1)[0, :, 0]
-    own = inputs.own_logits(per_plane=slice(plane, plane + 1))[0, :, 0]
+    own = inputs.unmoved_logits(per_plane=slice(plane, plane + 1))[0, :, 0]
     if how == "as it is":
         return torch.cat([moved, own], -1)
     # Unrotated: turn the query back to its content and multiply, key by key.
@@ -62,7 +62,7 @@ def test_edited_heads_attend_by_the_planes_that_are_left(family, how):
         after = listen(model, tokens)
     module = next(m for m in before if m.layer_idx == 0)
     keys = [*inputs.moved.tolist(), inputs.query_position]
-    logits = [inputs.relocated_logits().diagonal(dim1=-2, dim2=-1)[0], inputs.own_logits()[0]]
+    logits = [inputs.relocated_logits().diagonal(dim1=-2, dim2=-1)[0], inputs.unmoved_logits()[0]]
     logits = torch.cat(logits, -1)
     cap = inputs.softcap
     logits = logits if cap is None else cap * torch.atanh(logits / cap)

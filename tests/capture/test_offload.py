@@ -30,7 +30,7 @@ if torch.cuda.device_count() > 1:
     )
 SIZES = dict(vocab_size=60, hidden_size=32, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, head_dim=8)  # fmt: skip
-TOKENS = torch.arange(18).reshape(2, 9) * 7 % 60
+TOKENS = torch.arange(18).reshape(2, 9) * 7 % 57 + 3
 
 
 @pytest.fixture(scope="module", params=[(LlamaConfig, LlamaForCausalLM), (Gemma2Config, Gemma2ForCausalLM)])
