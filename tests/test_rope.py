@@ -60,9 +60,9 @@ def test_rotation_agrees_with_transformers(layout):
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
 @pytest.mark.parametrize("rotating", [2, 6])
 def test_numbers_that_do_not_lie_in_pairs_turn_as_their_copies_do(layout, rotating):
-    stored = torch.randn(4, 15, generator=generator())
+    odd, even = torch.randn(4, 15, generator=generator()), torch.randn(4, 16, generator=generator())
     angle = frequencies(rotating).float()
-    for x in (stored[:, 1:7], stored[:, 2:8], stored.mT[:6].mT, stored[::2, :6]):
+    for x in (odd[:, 1:7], odd[:, 2:8], odd.mT[:6].mT, odd[::2, :6], even[:, 1:7], even[:, 2:8]):
         rotated = rotate_by(x, angle.cos(), angle.sin(), layout)
         torch.testing.assert_close(rotated, rotate_by(x.clone(), angle.cos(), angle.sin(), layout))
         in_half = rotate_by(x.bfloat16(), angle.cos().bfloat16(), angle.sin().bfloat16(), layout)
