@@ -21,6 +21,13 @@ def test_frequencies_are_the_papers():
     assert torch.equal(angles, torch.tensor([10000.0 ** (-2 * k / 128) for k in range(64)], dtype=torch.float64))
 
 
+def test_frequencies_at_the_ends_of_what_is_allowed():
+    assert frequencies(4, 0.25).tolist() == [1.0, 2.0]
+    assert len(frequencies(2**20)) == 2**19
+    with pytest.raises(InputError, match="to 1048576"):
+        frequencies(2**20 + 2)
+
+
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
 @pytest.mark.parametrize("rotating", [2, 6, 8])
 def test_rotation_is_complex_multiplication(layout, rotating):
