@@ -670,5 +670,5 @@ def check_blocks(blocks: list[tuple[int, int]], count: int) -> tuple[Tensor, Ten
                 f"block ({start}, {stop}): blocks lie within the {count} keys, in order, not empty, not overlapping"
             )
         end = stop
-    starts, stops = torch.tensor(pairs).unbind(1)
+    starts, stops = torch.tensor(pairs, device="cpu").unbind(1)  # whatever the default device
     return starts, stops

@@ -163,6 +163,7 @@ def check_prompts(prompts: list[Prompt], model: nn.Module, tokenizer: Any = None
     longest = getattr(config, "max_position_embeddings", None)
     tables = (getattr(module, "embed_positions", None) for module in model.modules())
     last = min((len(table) for table in tables if isinstance(table, Tensor) and table.ndim == 2), default=None)
+    is_batch = len(prompts) > 1 and len({len(prompt.ids) for prompt in prompts}) == 1
     for number, prompt in enumerate(prompts):
         ids, length = prompt.ids, len(prompt.ids)
         if wrong := [token for token in ids if not 0 <= token < vocabulary]:
@@ -172,7 +173,7 @@ def check_prompts(prompts: list[Prompt], model: nn.Module, tokenizer: Any = None
         if last is not None and length > last:
             raise InputError(f"prompt {number} has {length} tokens: the model has {last} positions, so shorten it")
         if prompt.may_be_padded and pad is not None:
-            check_padding(number, ids, pad, begin, pad in (begin, *ends))
+            check_padding(number, ids, pad, begin, pad in (begin, *ends), few=not is_batch)
         if begin is not None and begin != pad and ids[:2] == [begin, begin]:
             warn(
                 f"prompt {number} begins with two beginning-of-text tokens (id {begin}): text that holds one already, "
@@ -188,12 +189,15 @@ def check_prompts(prompts: list[Prompt], model: nn.Module, tokenizer: Any = None
             )
 
 
-def check_padding(number: int, ids: list[int], pad: int, begin: int | None, shared: bool) -> None:
-    """Refuse ids that begin or end with padding; warn where its token has another meaning as well."""
+def check_padding(number: int, ids: list[int], pad: int, begin: int | None, shared: bool, few: bool) -> None:
+    """Refuse ids that begin or end with padding; warn where its token is ``shared`` with another meaning.
+
+    A single one counts in a batch of one length alone: elsewhere nothing asked for padding (``few``).
+    """
     left = next((k for k, token in enumerate(ids) if token != pad), len(ids))
     right = next((k for k, token in enumerate(reversed(ids)) if token != pad), len(ids))
     left -= pad == begin and left > 0  # a text may begin with it once
-    if not left and not right:
+    if max(left, right) <= few:
         return
     message = (
         f"prompt {number} {'begins' if left else 'ends'} with {left or right} padding token"
