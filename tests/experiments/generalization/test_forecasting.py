@@ -48,62 +48,6 @@ def forecast_of(model, task, length, count, contents=None):
     return forecast(model, task, length, windows, contents, source(4))
 
 
-@pytest.mark.parametrize(
-    ("task", "layers", "length"),
-    [("number", 1, 200), ("number", 3, 60), ("number", 3, 200), ("letter", 1, 200), ("letter", 3, 90)],
-)
-def test_the_forecast_is_what_long_inputs_do(task, layers, length):
-    task = TASKS[task]
-    model = GPTJEnsemble(GPTJConfig(len(task.vocabulary), layers=layers, width=16, init_std=0.8), range(6))
-    found, measured = forecast_of(model, task, length, 200), brute_force(model, task, length, 500)
-    assert measured.min() < 0.6
-    torch.testing.assert_close(found, measured, atol=0.16, rtol=0)
-    assert (found - measured).abs().mean() < 0.05
-
-
-def test_contents_depend_on_how_many_tokens_stand_before_them():
-    """A content at a position is that of a token with as many before it: not so, the forecast is wrong.
-
-    A layer that looks at all tokens alike gives each a content that fades with the number before it.
-    """
-    model = GPTJEnsemble(GPTJConfig(136, layers=3, width=16, init_std=0.8), range(8))
-    with torch.no_grad():
-        model.query[:, 0] = 0
-    contents = target_contents(model, NumberTask(), 120, source(2))
-    last = len(contents.before) - 1
-    flat = TargetContents(
-        torch.zeros(1, dtype=torch.int64),
-        contents.tokens[:, last:],
-        *([each[:, last:] for each in layers] for layers in (contents.keys, contents.values)),
-    )
-    measured = brute_force(model, NumberTask(), 120, 400)
-    right, wrong = (
-        (forecast_of(model, NumberTask(), 120, 400, each) - measured).abs().mean() for each in (contents, flat)
-    )
-    assert right < 0.04 and wrong > 1.5 * right
-
-
-def test_gathered_contents_are_those_of_real_inputs():
-    """Means of keys and values by the number of tokens before, against plain inputs of that length."""
-    model = GPTJEnsemble(GPTJConfig(136, layers=3, width=16, init_std=0.5), [0, 1])
-    contents = target_contents(model, NumberTask(), 60, source(2), windows=400)
-    real = NumberTask().sample(800, length=60, generator=source(5)).tokens.view(2, 400, 60)
-    keys = []
-
-    def attend(layer, query, key, value):
-        keys.append(key)
-        return forecasting.attention_with_prefix(query, key, value, model.config.frequencies, None)
-
-    with torch.no_grad():
-        model(real, attend=attend)
-    for group, before in enumerate(contents.before.tolist()):
-        for layer in range(3):
-            found = contents.keys[layer][:, group].mean(1)
-            expected = keys[layer][:, :, before : before + 8].mean(1)
-            spread = keys[layer][:, :, before : before + 8].std()
-            assert (found[:, : expected.shape[1]] - expected).abs().mean() < 0.1 * spread
-
-
 def counted(members=1, longest=300):
     """Contents whose keys say how many tokens stand before them, and whose values say which window they are from."""
     before = torch.tensor(steps_outwards(longest - WINDOW))
@@ -191,6 +135,79 @@ def test_choices_are_even_among_what_fits():
     assert torch.equal(chosen.sum(-1), torch.full((1, 3000), 2))
 
 
+@pytest.mark.parametrize("rule", LetterTask.OFF_PATH)
+def test_tokens_are_admitted_where_the_task_could_have_put_them(rule):
+    task = LetterTask(rule)
+    windows = sample_members(task, 1, 12, WINDOW, source())
+    starts = [name[0] for name in task.decode(windows.tokens[0, :, -1])]
+    tokens = torch.arange(64)[None]
+    found = admissible(task, windows, tokens)[0]
+    for row, token in itertools.product(range(12), range(64)):
+        longer = torch.cat([torch.tensor([token]), windows.tokens[0, row]])[None]
+        try:
+            could = bool(task.solve(longer) == windows.answer[0, row])
+        except InputError:
+            could = False
+        assert bool(found[row, token]) == (could and (rule == "any" or task.vocabulary[token][0] != starts[row]))
+    assert admissible(NumberTask(), sample_members(NumberTask(), 1, 3, 17, source()), tokens).all()
+
+
+@pytest.mark.parametrize(
+    ("task", "layers", "length"),
+    [("number", 1, 200), ("number", 3, 60), ("number", 3, 200), ("letter", 1, 200), ("letter", 3, 90)],
+)
+def test_the_forecast_is_what_long_inputs_do(task, layers, length):
+    task = TASKS[task]
+    model = GPTJEnsemble(GPTJConfig(len(task.vocabulary), layers=layers, width=16, init_std=0.8), range(6))
+    found, measured = forecast_of(model, task, length, 200), brute_force(model, task, length, 500)
+    assert measured.min() < 0.6
+    torch.testing.assert_close(found, measured, atol=0.16, rtol=0)
+    assert (found - measured).abs().mean() < 0.05
+
+
+def test_contents_depend_on_how_many_tokens_stand_before_them():
+    """A content at a position is that of a token with as many before it: not so, the forecast is wrong.
+
+    A layer that looks at all tokens alike gives each a content that fades with the number before it.
+    """
+    model = GPTJEnsemble(GPTJConfig(136, layers=3, width=16, init_std=0.8), range(8))
+    with torch.no_grad():
+        model.query[:, 0] = 0
+    contents = target_contents(model, NumberTask(), 120, source(2))
+    last = len(contents.before) - 1
+    flat = TargetContents(
+        torch.zeros(1, dtype=torch.int64),
+        contents.tokens[:, last:],
+        *([each[:, last:] for each in layers] for layers in (contents.keys, contents.values)),
+    )
+    measured = brute_force(model, NumberTask(), 120, 400)
+    right, wrong = (
+        (forecast_of(model, NumberTask(), 120, 400, each) - measured).abs().mean() for each in (contents, flat)
+    )
+    assert right < 0.04 and wrong > 1.5 * right
+
+
+def test_gathered_contents_are_those_of_real_inputs():
+    """Means of keys and values by the number of tokens before, against plain inputs of that length."""
+    model = GPTJEnsemble(GPTJConfig(136, layers=3, width=16, init_std=0.5), [0, 1])
+    contents = target_contents(model, NumberTask(), 60, source(2), windows=400)
+    real = NumberTask().sample(800, length=60, generator=source(5)).tokens.view(2, 400, 60)
+    keys = []
+
+    def attend(layer, query, key, value):
+        keys.append(key)
+        return forecasting.attention_with_prefix(query, key, value, model.config.frequencies, None)
+
+    with torch.no_grad():
+        model(real, attend=attend)
+    for group, before in enumerate(contents.before.tolist()):
+        for layer in range(3):
+            found = contents.keys[layer][:, group].mean(1)
+            expected = keys[layer][:, :, before : before + 8].mean(1)
+            spread = keys[layer][:, :, before : before + 8].std()
+            assert (found[:, : expected.shape[1]] - expected).abs().mean() < 0.1 * spread
+
+
 def test_at_training_length_or_without_layers_nothing_changes():
     model = GPTJEnsemble(GPTJConfig(136, layers=2, width=16, init_std=0.8), [0, 1])
     windows = sample_members(NumberTask(), 2, 50, WINDOW, source())
@@ -222,20 +239,3 @@ def test_working_in_chunks_changes_only_which_contents_are_drawn(monkeypatch):
         forecast(model, NumberTask(), 200, windows, contents, source(2)), whole, atol=0.1, rtol=0
     )
     assert sizes == [50, 50, 50, 50, 1]
-
-
-@pytest.mark.parametrize("rule", LetterTask.OFF_PATH)
-def test_tokens_are_admitted_where_the_task_could_have_put_them(rule):
-    task = LetterTask(rule)
-    windows = sample_members(task, 1, 12, WINDOW, source())
-    starts = [name[0] for name in task.decode(windows.tokens[0, :, -1])]
-    tokens = torch.arange(64)[None]
-    found = admissible(task, windows, tokens)[0]
-    for row, token in itertools.product(range(12), range(64)):
-        longer = torch.cat([torch.tensor([token]), windows.tokens[0, row]])[None]
-        try:
-            could = bool(task.solve(longer) == windows.answer[0, row])
-        except InputError:
-            could = False
-        assert bool(found[row, token]) == (could and (rule == "any" or task.vocabulary[token][0] != starts[row]))
-    assert admissible(NumberTask(), sample_members(NumberTask(), 1, 3, 17, source()), tokens).all()
