@@ -16,7 +16,7 @@ from possym.errors import PossymError
 try:
     SWEEP = sweeps.read(Path(str(config.get("sweep", "no sweep"))))
     if workflow.is_main_process:  # a job of Slurm's need not load what gallery does
-        from possym import gallery
+        from possym.sweeps import gallery
 
         gallery.check_name(SWEEP)
 except PossymError as error:
@@ -54,7 +54,7 @@ rule gallery:
         points=SWEEP.points,
         about=SWEEP.about,
     run:
-        from possym import gallery
+        from possym.sweeps import gallery
 
         gallery.store(SWEEP, WORK)
 

@@ -5,7 +5,6 @@ import pytest
 
 from possym import InputError, errors
 from possym.capture.known_heads import repeated_tokens
-from possym.experiments.canonical import one_angle_limits
 from possym.profiling import statistics
 from possym.profiling.monitor import HeadScoreCallback
 
@@ -18,8 +17,6 @@ CALLS = {
     "correlation": (lambda size: statistics.correlation(HEADS, draws=size), "draws"),
     "early and late": (lambda size: statistics.early_late(HEADS, "positional", draws=size), "draws"),
     "monitor": (lambda size: HeadScoreCallback([[3, 14, 15]], steps=range(size)), "the number of steps"),
-    "margins": (lambda size: one_angle_limits.one_plane_induction(size, 8), "symbols"),
-    "induction": (lambda size: one_angle_limits.induction_logits("many", size, 8), "symbols"),
 }
 
 

@@ -6,14 +6,12 @@ import pytest
 import torch
 
 from possym.ensembles.toy import Member, ToyEnsemble
-from possym.errors import InputError
 from possym.experiments.canonical.one_angle_limits import (
     index_margin,
     induction_logits,
     induction_margin,
     many_plane_induction,
     one_plane_induction,
-    smallest_turn,
 )
 from possym.rope import frequencies
 from possym.tasks import PartialInductionTask
@@ -93,21 +91,3 @@ def test_one_angle_solves_partial_induction(planes):
             model.key[0, pairs + symbol, 0, place] = -unit
     batch = task.sample(4000, length=length)
     assert (model(batch.tokens)[0].argmax(-1) == batch.answer - pairs - 4).all()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: smallest_turn("1", 8), "angle = '1'"),
-        (lambda: smallest_turn(float("nan"), 8), "finite"),
-        (lambda: index_margin(0.1, 2), "length = 2"),
-        (lambda: index_margin(0.1, 8.0), "length = 8.0"),
-        (lambda: one_plane_induction(1, 8), "symbols = 1"),
-        (lambda: many_plane_induction(True, 8), "symbols = True"),
-        (lambda: induction_margin("two", 4, 8), "'one' or 'many'"),
-        (lambda: induction_logits(1, 4, 8), "'one' or 'many'"),
-    ],
-)
-def test_bad_input_is_refused(call, message):
-    with pytest.raises(InputError, match=message):
-        call()
