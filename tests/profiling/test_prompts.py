@@ -1,0 +1,252 @@
+"""Prompts as users bring them: what is read, refused with its number, warned of; what a profile keeps and knows."""
+
+import copy
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import possym
+from possym.errors import InputError, PossymError, ResultsError
+from possym.profiling import Profile, scoring, shards
+from possym.profiling.identity import tokenizer_identity, weights_hash
+from possym.profiling.prompts import read_prompts
+
+from ..capture import families
+from .test_profiling import CHAT, tokenizer
+
+IDS = [[1, 3, 6, 7, 10, 11, 6, 7, 13], [1, 4, 6, 8, 10], [1, 5, 6, 9, 10, 4]]
+TABLES = ("heads", "frequencies", "prompts", "inputs")
+
+
+def profile(prompts, model=None, **options):
+    return possym.profile(model or families.build("llama"), prompts, progress=False, **options)
+
+
+def test_whatever_yields_prompts_is_read_as_a_list():
+    texts = ["Alice likes red .", "Bob likes blue ."]
+    words = tokenizer()
+    expected = [prompt.ids for prompt in read_prompts(texts, words)]
+    for given in (iter(texts), (t for t in texts), pd.Series(texts, index=[7, 3]), dict.fromkeys(texts).keys()):
+        assert [prompt.ids for prompt in read_prompts(given, words)] == expected
+    for given in (pd.Series(IDS), (row for row in IDS), [pd.Series(row) for row in IDS]):
+        assert [prompt.ids for prompt in read_prompts(given, None)] == IDS
+    alone = words(texts[0])
+    assert [prompt.ids for prompt in read_prompts(alone, words)] == expected[:1]
+    with pytest.raises(InputError, match="one of its columns"):
+        read_prompts(pd.DataFrame({"text": texts}), words)
+
+
+def test_a_chat_that_ends_with_the_assistant_goes_on_with_its_turn():
+    words = tokenizer()
+    asked = [{"role": "user", "content": "Who likes red ?"}]
+    begun = [*asked, {"role": "assistant", "content": "Alice likes"}]
+    (open_, prefilled) = read_prompts([asked, begun], words)
+    assert words.decode(open_.ids) == "<s> user Who likes red ? assistant"
+    assert words.decode(prefilled.ids) == "<s> user Who likes red ? <s> assistant Alice likes"
+
+
+def test_a_bare_tensor_with_padding_is_refused_and_the_mask_is_the_way():
+    words = tokenizer()
+    texts = ["Alice likes red . Who likes red ?", "Bob likes blue ."]
+    batch = words(texts, padding=True, return_tensors="pt")
+    with pytest.raises(InputError, match="prompt 1 begins with 4 padding tokens .*attention_mask"):
+        profile(batch["input_ids"], tokenizer=words)
+    with pytest.raises(InputError, match="prompt 1 ends with 4 padding tokens"):  # the model's own id does as well
+        profile([IDS[0], [*IDS[1], 0, 0, 0, 0]])
+    pd.testing.assert_frame_equal(profile(batch).heads, profile([IDS[0], IDS[1]]).heads)
+    shared = tokenizer()
+    shared.pad_token = shared.eos_token
+    with pytest.warns(UserWarning, match="prompt 1 ends with 2 padding tokens"):
+        profile([[1, 4, 6, 8, 10], [1, 4, 6, 2, 2]], tokenizer=shared)
+
+
+def test_two_beginnings_are_warned_of():
+    words = tokenizer()
+    with pytest.warns(UserWarning, match="prompt 0 begins with two beginning-of-text"):
+        profile("<s> Alice likes red .", tokenizer=words)
+
+
+def test_prompts_longer_than_the_model_are_warned_of_or_refused():
+    with pytest.warns(UserWarning, match="prompt 1 has 70 tokens: the model is made for 64"):
+        profile([families.tokens(9)[0], families.tokens(70)[0]])
+    with pytest.raises(InputError, match="prompt 0 has 70 tokens: the model has 64 positions"):
+        profile(families.tokens(70), families.build("gptj"))
+
+
+REFUSED = {
+    "an id past the vocabulary": (dict(prompts=[*IDS, [1, 64, 3]]), r"prompt 3 holds token id 64.*from 0 to 63"),
+    "a turn without content": (dict(prompts=[[{"role": "user"}]]), "prompt 0, turn 0.*'content'"),
+    "a template that fails": (dict(prompts=[[{"role": "user", "content": "a"}]] * 2, template="{{ x() }}"), "prompt 0"),
+    "query by name": (dict(query="last"), "'all'"),
+    "no query": (dict(query=[[], 3, 4]), "prompt 0 is empty"),
+    "queries with answers": (dict(query="all", answers=[1, 2, 3]), "one query for each prompt"),
+    "hold by name": (dict(hold="last"), "'first'"),
+    "hold past the end": (dict(hold=7), "prompt 1 has 5 tokens"),
+    "hold no span": (dict(hold=[(3, 3)]), "within prompt 0"),
+    "hold everything": (dict(hold=[(0, 4)]), "leaves prompt 1 fewer than two keys"),
+    "hold whole blocks": (dict(hold=[(0, 2)], blocks=[(0, 2), (2, 4)]), "fewer than two blocks"),
+    "layers that are not there": (dict(layers=[0, 2]), r"with attention, \[0, 1\]"),
+    "no layers": (dict(layers=[]), "one or more"),
+    "relative": (dict(relative=1), "relative = 1"),
+    "checkpoint": (dict(checkpoint=3), "checkpoint is of type int"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_before_the_first_pass(name, monkeypatch):
+    options, message = REFUSED[name]
+    options = dict(prompts=IDS) | options
+    words = tokenizer(template=options.pop("template", CHAT))
+    monkeypatch.setattr(scoring, "score_batch", None)  # a pass would end in a TypeError
+    with pytest.raises(InputError, match=message):
+        profile(options.pop("prompts"), tokenizer=words, **options)
+
+
+def test_a_profile_knows_its_model_its_tokenizer_and_what_it_was_given(tmp_path):
+    model, words = families.build("llama"), tokenizer()
+    result = profile(IDS, model, tokenizer=words, blocks=[(0, 2), (2, 4)], hold=[0], query=[-1, -1, 4])
+    settings = result.settings
+    assert settings["weights"] == weights_hash(model) and settings["dtype"] == "float32"
+    assert (settings["class"], settings["device"], settings["hold"]) == ("LlamaForCausalLM", "cpu", [0])
+    assert settings["tokenizer"] == tokenizer_identity(words)["tokenizer"] is not None
+    assert result.inputs.token_ids.tolist() == IDS
+    assert result.inputs.spans.tolist() == [[[0, 2], [2, 4]]] * 3 and result.inputs.held.tolist() == [[0]] * 3
+    again = Profile.load(result.save(tmp_path / "one"))
+    assert again.settings == settings
+    for name in TABLES:
+        pd.testing.assert_frame_equal(getattr(again, name), getattr(result, name))
+    other = tokenizer(template=CHAT + " ")
+    assert tokenizer_identity(other)["tokenizer"] == settings["tokenizer"]
+    assert tokenizer_identity(other)["template"] != settings["template"]
+    with pytest.raises(InputError, match="different settings .*template"):
+        Profile.concat([result, profile(IDS, model, tokenizer=other, blocks=[(0, 2), (2, 4)], hold=[0])])
+
+
+def test_the_hash_of_weights_is_that_of_the_numbers_wherever_they_lie():
+    model = families.build("llama")
+    expected = weights_hash(model)
+    twin = copy.deepcopy(model)
+    assert weights_hash(twin) == weights_hash(torch.nn.DataParallel(twin)) == expected
+    with torch.no_grad():
+        twin.model.norm.weight[3] += 1e-3
+    assert weights_hash(twin) != expected
+    assert weights_hash(copy.deepcopy(model).bfloat16()) != expected
+    with torch.inference_mode():
+        born = families.build("llama")
+    assert weights_hash(born) == expected
+
+
+def test_a_profile_of_possym_0_1_is_read(tmp_path):
+    result = profile(IDS, per_frequency=True)
+    path = result.save(tmp_path / "old")
+    old = ["prompt", "layer", "head", "positional", "symbolic", "entropy", "purity", "variance", "bound", "moved"]
+    result.heads[old].to_parquet(path / "heads.parquet")
+    result.frequencies.drop(columns="query").to_parquet(path / "frequencies.parquet")
+    result.prompts.rename(columns={"query": "query_place"}).to_parquet(path / "prompts.parquet")
+    (path / "inputs.parquet").unlink()
+    kept = "model temperature blocks gamma per_frequency only_correct possym".split()
+    text = scoring.pd.Series({key: result.settings[key] for key in kept}).to_json()
+    (path / "profile.json").write_text(f'{{"format": 1, "settings": {text}}}')
+    found = Profile.load(path)
+    pd.testing.assert_frame_equal(found.heads[result.heads.columns][old], result.heads[old])
+    assert found.heads["query"].tolist() == result.heads["query"].tolist()
+    assert found.heads.attention_moved.isna().all() and found.inputs.empty
+    assert repr(found) and len(found.summary()) == 8
+    assert found.plane().to_dict() and found.heatmap().to_dict() and found.frequency_profile(0, 0).to_dict()
+    with pytest.raises(InputError, match="possym 0.1"):
+        Profile.concat([found, result])
+
+
+class Stop(BaseException):
+    """Something that stops a run from outside, as Ctrl-C does."""
+
+
+def stop_after(count, monkeypatch):
+    """Make the scoring of batches stop after some."""
+    score, calls = scoring.score_batch, []
+
+    def counted(*given):
+        if len(calls) == count:
+            raise Stop
+        calls.append(given[1])
+        return score(*given)
+
+    monkeypatch.setattr(scoring, "score_batch", counted)
+    return calls
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_profile(tmp_path, monkeypatch, seconds):
+    monkeypatch.setattr(shards, "SECONDS", seconds)
+    monkeypatch.setattr(scoring, "TOKENS_AT_ONCE", 12)
+    prompts = [*IDS, families.tokens(9, seed=4)[0].tolist(), families.tokens(5, seed=3)[0].tolist()]
+    options = dict(blocks=[(0, 2), (2, 4)], per_frequency=True, query=[[5, -1], 4, 5, -1, 4])
+    whole = profile(prompts, **options)
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_after(2, patch)
+        with pytest.raises(Stop) as caught:
+            profile(prompts, checkpoint=folder, **options)
+    assert caught.value.__notes__ == [f"3 of 5 prompts were scored before this; {folder} keeps them"]
+    with monkeypatch.context() as patch:
+        made = stop_after(99, patch)
+        resumed = profile(prompts, checkpoint=folder, **options)
+    assert 0 < len(made) < 5
+    for name in TABLES:
+        pd.testing.assert_frame_equal(getattr(resumed, name), getattr(whole, name))
+    assert resumed.settings == whole.settings
+    with monkeypatch.context() as patch:
+        stop_after(0, patch)  # nothing is left to do
+        pd.testing.assert_frame_equal(profile(prompts, checkpoint=folder, **options).heads, whole.heads)
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path):
+    folder = tmp_path / "run"
+    profile(IDS, checkpoint=folder)
+    with pytest.raises(ResultsError, match="begun with another prompts"):
+        profile(IDS[:2], checkpoint=folder)
+    with pytest.raises(ResultsError, match="begun with another temperature"):
+        profile(IDS, checkpoint=folder, temperature=0.3)
+    with pytest.raises(ResultsError, match="begun with another weights"):
+        profile(IDS, families.build("llama", seed=1), checkpoint=folder)
+    (other := tmp_path / "thesis").mkdir()
+    (other / "chapter.txt").write_text("years of work")
+    with pytest.raises(ResultsError, match="no profile in the making"):
+        profile(IDS, checkpoint=other)
+    next(path for path in folder.iterdir() if path.is_dir()).joinpath("heads.parquet").write_bytes(b"cut")
+    with pytest.raises(ResultsError, match="delete it"):
+        profile(IDS, checkpoint=folder)
+
+
+def test_a_run_without_a_folder_says_how_far_it_came(monkeypatch):
+    monkeypatch.setattr(scoring, "TOKENS_AT_ONCE", 1)
+    stop_after(1, monkeypatch)
+    with pytest.raises(Stop) as caught:
+        profile(IDS)
+    assert caught.value.__notes__ == ["1 of 3 prompts were scored before this; give checkpoint='folder' to keep them"]
+
+
+def test_a_full_disk_leaves_the_profile_that_was_there(tmp_path, monkeypatch):
+    result = profile(IDS)
+    path = result.save(tmp_path / "one")
+    other = profile(IDS[:1])
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pd.DataFrame, "to_parquet", full)
+        with pytest.raises(PossymError, match="No space left on device.*make room"):
+            other.save(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["one"]
+    pd.testing.assert_frame_equal(Profile.load(path).heads, result.heads)
+
+
+def test_nothing_is_warned_of_where_nothing_is_wrong():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        profile(IDS, tokenizer=tokenizer())
+        profile(np.array([row[:5] for row in IDS]), tokenizer=tokenizer())
