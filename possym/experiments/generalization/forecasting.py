@@ -129,6 +129,7 @@ def forecast(
     source: torch.Generator,
     *,
     exposed: Collection[int] | None = None,
+    alike: bool = False,
 ) -> Tensor:
     """Return the accuracy (E,) that inputs of training length forecast for a length.
 
@@ -140,6 +141,7 @@ def forecast(
         contents: what `target_contents` gathers for this length or a greater one.
         source: generator on the batch's device: which contents go where.
         exposed: layers that see the extra positions; None is all.
+        alike: take every extra token for one with the whole extra length before it, as the window's targets have.
 
     >>> from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
     >>> model = GPTJEnsemble(GPTJConfig(vocabulary_size=136, layers=2, width=8), seeds=[0])
@@ -156,7 +158,7 @@ def forecast(
     correct = []
     for start in range(0, batch.tokens.shape[1], rows):
         chunk = Batch(*(field[:, start : start + rows] for field in batch))
-        prefix = relocated(contents, task, chunk, extra, source)
+        prefix = relocated(contents, task, chunk, extra, source, alike)
         seen = prefix if exposed is None else lambda layer, all_of=prefix: all_of(layer) if layer in exposed else None
         logits = run_window(model, chunk.tokens, seen, precision)
         correct.append(logits.argmax(-1) == chunk.answer)
@@ -182,7 +184,12 @@ def run_window(
 
 
 def relocated(
-    contents: TargetContents | None, task: NumberTask | LetterTask, batch: Batch, extra: int, source: torch.Generator
+    contents: TargetContents | None,
+    task: NumberTask | LetterTask,
+    batch: Batch,
+    extra: int,
+    source: torch.Generator,
+    alike: bool = False,
 ) -> Callable[[int], Prefix | None]:
     """Return the prefix, by layer, of so many extra positions before windows: drawn contents, one per stratum."""
     if not extra:
@@ -191,7 +198,8 @@ def relocated(
     stratum, strata = strata_of(extra, device)
     offset = torch.rand(len(stratum), generator=source, device=device, dtype=torch.float64)
     positions = (-1 - ((stratum + offset) * (extra / strata)).floor()).clamp(min=-extra).long()
-    group, target = by_tokens_before(contents.before, extra + positions, source)
+    before = torch.full_like(positions, extra) if alike else extra + positions
+    group, target = by_tokens_before(contents.before, before, source)
     window = torch.randint(contents.tokens.shape[2], (members, len(stratum)), generator=source, device=device)
     chosen = (torch.arange(members, device=device)[:, None], group, window, target)  # each (E or 1, M)
     fits = admissible(task, batch, contents.tokens[chosen])  # (E, B, M)

@@ -188,7 +188,7 @@ def errors_by_level(
             row = dict(zip(by, kind, strict=True)) | {"level": level, "seeds": len(errors)}
             tables.append(row | {"difference": difference, "p": p})
     table = pd.DataFrame(tables, columns=[*by, "level", "seeds", "difference", "p"])
-    return table.assign(holm=table.groupby(list(by))["p"].transform(lambda p: holm(p.to_numpy())))
+    return table.assign(holm=table.groupby(list(by))["p"].transform(lambda p: holm(p.to_numpy(float))))
 
 
 def sign_test(differences: np.ndarray) -> tuple[float, float]:
@@ -200,8 +200,8 @@ def sign_test(differences: np.ndarray) -> tuple[float, float]:
     >>> mean, float(p)
     (2.0, 0.25)
     """
-    if not np.any(differences):
-        return 0.0, 1.0
+    if len(differences) < 2 or not np.any(differences):
+        return float(np.mean(differences)), 1.0
     found = stats.permutation_test(
         (differences,), np.mean, permutation_type="samples", n_resamples=DRAWS, rng=np.random.default_rng(0)
     )

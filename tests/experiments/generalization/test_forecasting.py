@@ -42,10 +42,10 @@ def brute_force(model, task, length, count):
         return (model(long.tokens).argmax(-1) == long.answer).float().mean(1)
 
 
-def forecast_of(model, task, length, count, contents=None):
+def forecast_of(model, task, length, count, contents=None, **options):
     windows = self_taught(model, sample_members(task, model.members, count, WINDOW, source(1)))
     contents = contents or target_contents(model, task, length, source(2))
-    return forecast(model, task, length, windows, contents, source(4))
+    return forecast(model, task, length, windows, contents, source(4), **options)
 
 
 def counted(members=1, longest=300):
@@ -68,6 +68,8 @@ def test_every_extra_position_gets_one_content_with_as_many_tokens_before_it(ext
         assert sorted(prefix.positions[seen].tolist()) == list(range(-extra, 0))
         torch.testing.assert_close(weights[seen], torch.ones(extra))
     assert len(prefix.value.unique()) > 1 or extra == 1
+    alike = relocated(counted(members=2), NumberTask(), windows, extra, source(1), alike=True)(0)
+    assert torch.equal(alike.positions, prefix.positions) and alike.key.unique().tolist() == [extra]
 
 
 def test_where_positions_are_many_each_content_stands_for_a_stretch_of_them():
@@ -174,15 +176,10 @@ def test_contents_depend_on_how_many_tokens_stand_before_them():
     with torch.no_grad():
         model.query[:, 0] = 0
     contents = target_contents(model, NumberTask(), 120, source(2))
-    last = len(contents.before) - 1
-    flat = TargetContents(
-        torch.zeros(1, dtype=torch.int64),
-        contents.tokens[:, last:],
-        *([each[:, last:] for each in layers] for layers in (contents.keys, contents.values)),
-    )
     measured = brute_force(model, NumberTask(), 120, 400)
     right, wrong = (
-        (forecast_of(model, NumberTask(), 120, 400, each) - measured).abs().mean() for each in (contents, flat)
+        (forecast_of(model, NumberTask(), 120, 400, contents, alike=alike) - measured).abs().mean()
+        for alike in (False, True)
     )
     assert right < 0.04 and wrong > 1.5 * right
 

@@ -157,6 +157,13 @@ def test_errors_are_compared_on_held_out_seeds():
     assert found["holm"].tolist() == pytest.approx([min(1, 4 * found["p"].iloc[0])] * 4, abs=0.03)
 
 
+def test_models_that_never_fall_are_not_compared():
+    measured = curves([100] * 4)
+    heads = pd.DataFrame({"task": "a", "seed": range(4), "layer": 0, "head": 0, "positional": 0.0, "symbolic": 1.0})
+    found = errors_by_level(measured.assign(accuracy=1.0), measured.query("hops == 0"), heads, ["task"])
+    assert found.empty and list(found) == ["task", "level", "seeds", "difference", "p", "holm"]
+
+
 def test_signs_are_changed_one_by_one():
     for differences in ([1.0, -2.0, 3.0, 4.0], [0.5, 0.5], [-1.0, -2.0, -3.0, -4.0, -5.0]):
         values = np.array(differences)
@@ -164,7 +171,7 @@ def test_signs_are_changed_one_by_one():
         mean, p = sign_test(values)
         assert mean == pytest.approx(values.mean())
         assert p == pytest.approx(np.mean([each >= abs(mean) - 1e-12 for each in flipped]))
-    assert sign_test(np.zeros(4)) == (0.0, 1.0)
+    assert sign_test(np.zeros(4)) == (0.0, 1.0) and sign_test(np.array([0.3])) == (0.3, 1.0)
 
 
 def test_holm_is_scipys_order_of_bonferroni():
