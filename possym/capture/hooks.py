@@ -596,6 +596,14 @@ def all_configs(modules: list[nn.Module]) -> dict:
     return found
 
 
+def attention_functions(modules: list[nn.Module]) -> tuple:
+    """Return which attention every part of a model is set to: its name, and which function is registered under it."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    names = [config._attn_implementation for config in all_configs(modules).values()]
+    return tuple((name, id(ALL_ATTENTION_FUNCTIONS.get(name))) for name in names)
+
+
 @contextmanager
 def rotary_state(modules: list[nn.Module]) -> Iterator[None]:
     """Keep what rotary modules remember of earlier lengths (dynamic scaling) from changing."""

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from possym.capture.hooks import AttentionCall, parameters_of
+from possym.capture.hooks import AttentionCall, attention_functions, parameters_of
 from possym.capture.rope_layout import (
     RopeLayout,
     detect_gain,
@@ -164,7 +164,7 @@ def check(call: AttentionCall, found: Layer, query: Tensor, key: Tensor, tables:
 
 
 def fingerprint(modules: list[nn.Module]) -> tuple:
-    """Return what changes when a model's parts, their position or their parameters change.
+    """Return what changes when a model's parts, their attention, their position or their parameters change.
 
     Vectors, such as gains that a probe copies, count with their values: an optimiser may change them unseen.
     """
@@ -175,7 +175,7 @@ def fingerprint(modules: list[nn.Module]) -> tuple:
         if p.ndim == 1 and not p.is_meta:
             vectors.setdefault(p.device, []).append(p.detach())
     values = tuple(torch.cat(some).float().cpu().numpy().tobytes() for some in vectors.values())
-    return marks, values, tuple(map(id, modules))
+    return marks, values, tuple(map(id, modules)), attention_functions(modules)
 
 
 def coverage(layers: list[Layer | None]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from . import every_family
 STORED, VERSIONS = read_families()
 STORED = STORED.set_index("family")
 # Of the families that could be built, every twelfth, and those whose attention is unlike Llama's.
-UNLIKE = ["deepseek_v32", "diffllama", "dory", "gemma4_text", "moshi", "recurrent_gemma", "zaya"]
+UNLIKE = ["deepseek_v32", "diffllama", "dory", "gemma4_text", "longcat_flash", "moshi", "recurrent_gemma", "zaya"]
 BUILT = STORED.index[STORED.status != "not built"]
 SAMPLE = sorted({*BUILT[::12], *UNLIKE})
 

@@ -1,0 +1,248 @@
+"""The pass that is read is the model's own: its attention, its masks, its threads; and afterwards it is as it was."""
+
+import signal
+import sys
+import threading
+
+import pandas as pd
+import pytest
+import torch
+import transformers
+from transformers import AttentionInterface, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama import modeling_llama
+
+import possym
+from possym.capture import Capture
+from possym.capture.edits import ablate_frequencies
+from possym.capture.hooks import attached, uninterrupted
+from possym.errors import InputError, UnsupportedModelError
+
+from . import families
+from .test_capture import captured, listen, state
+
+SPARSE = families.COMMON | families.MLA | families.EXPERTS | dict(index_topk=8, index_n_heads=2, index_head_dim=16)
+
+
+def make(name, auto=AutoModelForCausalLM, attention="eager", **settings):
+    config = getattr(transformers, f"{name}Config")(**families.COMMON | settings)
+    return families.randomise(auto.from_config(config, attn_implementation=attention), 0)
+
+
+def sparse(name, attention="eager"):
+    return make(name, attention=attention, **SPARSE | dict(head_dim=8))
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["DeepseekV32", "GlmMoeDsa"])
+def test_sparse_attention_moves_the_keys_that_the_model_picks(name, attention):
+    model, ids = sparse(name, attention), families.tokens(40)
+    with torch.no_grad():
+        plain = model(ids, use_cache=False, logits_to_keep=1).logits[:, 0]
+    layers = {}
+    logits = Capture(model).run(ids, lambda inputs: layers.update({inputs.layer: inputs}))
+    assert torch.equal(logits, plain)
+    weights = listen(sparse(name), ids)
+    for module, (_, own) in weights.items():
+        picked = own[0, 0, -1].nonzero().flatten()
+        assert len(picked) == 8
+        assert {*layers[module.layer_idx].moved.tolist(), 39} == {*picked.tolist(), 39}
+    table = possym.profile(model, families.tokens(40, batch=3), progress=False).heads
+    assert len(table) == 3 * 2 * 4 and table.moved.between(7, 8).all()
+
+
+def test_keys_shared_by_layers_are_read_at_any_query():
+    shared = families.FAMILIES["gemma4"][1] | dict(
+        num_hidden_layers=4, num_kv_shared_layers=2, layer_types=["sliding_attention", "full_attention"] * 2
+    )
+    model, ids = make("Gemma4Text", **shared), families.tokens()
+    with torch.no_grad():
+        plain = model(ids, use_cache=False).logits
+    for query in (12, 23):
+        logits = Capture(model).run(ids, lambda inputs: None, query=query)
+        torch.testing.assert_close(logits, plain[:, query], atol=1e-6, rtol=1e-6)
+    assert Capture(model).coverage.shares_keys.tolist() == [False, False, True, True]
+
+
+def test_a_layer_that_runs_in_a_loop_has_a_row_for_every_pass():
+    loops = dict(n_recurrent_loops=3, n_input_layers=1, n_recurrent_layers=1, n_output_layers=1, num_hidden_layers=3)
+    model, ids = make("Dory", **loops), families.tokens(12)
+    table = possym.profile(model, ids, progress=False).heads
+    assert table.groupby(["layer", "pass"]).size().to_dict() == {
+        (0, 0): 4, (1, 0): 4, (1, 1): 4, (1, 2): 4, (2, 0): 4,
+    }  # fmt: skip
+    looped = table[table.layer == 1].pivot(index="head", columns="pass", values="positional")
+    assert looped.nunique(axis=1).eq(3).all()
+
+
+def thrice(module, query, key, value, mask, scaling=None, **options):
+    return modeling_llama.eager_attention_forward(module, query, key, value, mask, scaling=3 * scaling, **options)
+
+
+def thrice_by_hand(module, query, key, value, mask, scaling=None, **options):
+    key, value = (modeling_llama.repeat_kv(x, module.num_key_value_groups) for x in (key, value))
+    later = torch.ones(query.shape[2], key.shape[2]).triu(1).bool()
+    weights = (query @ key.mT * scaling * 3).masked_fill(later, -torch.inf).softmax(-1)
+    return (weights @ value).transpose(1, 2), weights
+
+
+def linear(module, query, key, value, mask, scaling=None, **options):
+    key, value = (modeling_llama.repeat_kv(x, module.num_key_value_groups) for x in (key, value))
+    weights = (query @ key.mT * scaling).relu().tril()
+    return (weights @ value).transpose(1, 2), weights
+
+
+@pytest.fixture
+def register():
+    names = []
+
+    def add(function):
+        AttentionInterface.register(function.__name__, function)
+        names.append(function.__name__)
+
+    yield add
+    for name in names:
+        del AttentionInterface._global_mapping[name]
+
+
+def test_a_users_own_attention_is_read_as_it_is(register):
+    register(thrice_by_hand)
+    model, ids = families.build("llama"), families.tokens()
+    plain = captured(model, ids)
+    model.set_attn_implementation("thrice_by_hand")
+    for layer, inputs in captured(model, ids).items():
+        assert inputs.scale == pytest.approx(3 * plain[layer].scale, rel=1e-5)
+    torch.testing.assert_close(captured(model, ids)[0].relocated_logits(), 3 * plain[0].relocated_logits())
+    assert ALL_ATTENTION_FUNCTIONS["thrice_by_hand"] is thrice_by_hand
+
+
+@pytest.mark.parametrize("function, reason", [(linear, "no softmax"), (thrice, "later tokens")])
+def test_an_attention_that_is_another_is_refused_with_its_reason(register, function, reason):
+    register(function)  # without a mask function of this name transformers gives it no mask
+    model = families.build("llama")
+    model.set_attn_implementation(function.__name__)
+    with pytest.raises(UnsupportedModelError, match=f"layer 0.*{function.__name__}.*{reason}"):
+        Capture(model)
+
+
+def test_a_model_that_answers_otherwise_while_it_is_read_is_refused():
+    model, ids = families.build("llama"), families.tokens()
+    capture = Capture(model)
+
+    def change(module, args, output):
+        read = hasattr(ALL_ATTENTION_FUNCTIONS["sdpa"], "possym_original")
+        return (output[0] + read, *output[1:])
+
+    model.model.layers[1].self_attn.register_forward_hook(change)
+    with pytest.raises(UnsupportedModelError, match=r"other logits .* They part at model\.layers\.1\.self_attn"):
+        capture.run(ids, lambda inputs: None)
+
+
+def test_threads_take_turns_and_the_model_is_as_it_was():
+    model, ids = families.build("llama"), families.tokens(batch=2)
+    expected = possym.profile(model, ids, progress=False).heads
+    before, results = state(model), []
+
+    def work(base):
+        part = model.model if base else model
+        results.append(possym.profile(part, ids, progress=False).heads)
+
+    threads = [threading.Thread(target=work, args=(number % 2,)) for number in range(6)]
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(switch)
+    assert len(results) == 6
+    for table in results:
+        pd.testing.assert_frame_equal(table, expected)
+    assert state(model) == before
+
+
+def test_what_another_thread_runs_meanwhile_is_its_own():
+    model, ids = families.build("llama"), families.tokens()
+    with torch.no_grad():
+        plain = model(ids).logits
+    calls, found = [], []
+    with attached(model, lambda call: calls.append(call.layer)):
+        with torch.no_grad():
+            thread = threading.Thread(target=lambda: found.append(model(families.tokens()).logits.detach()))
+            thread.start()
+            thread.join(60)
+    assert calls == [] and torch.equal(found[0], plain)
+
+
+@pytest.mark.parametrize("what", [KeyboardInterrupt, SystemExit, RuntimeError])
+def test_after_an_interruption_the_model_is_as_it_was(what):
+    model = families.build("llama dynamic", attention="sdpa").train()
+    before = state(model)
+
+    def visit(inputs):
+        raise what
+
+    with pytest.raises(what):
+        Capture(model).run(families.tokens(), visit)
+    assert state(model) == before
+    assert not model.model.layers[0].self_attn._forward_pre_hooks
+
+
+def test_ctrl_c_waits_until_the_model_is_put_back():
+    reached = []
+    with pytest.raises(KeyboardInterrupt):
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            reached.append(True)
+    assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_model_is_not_read_while_its_frequencies_are_ablated():
+    model = families.build("llama")
+    with ablate_frequencies(model, [1]), pytest.raises(InputError, match="being read already"):
+        Capture(model).run(families.tokens(), lambda inputs: None)
+    Capture(model).run(families.tokens(), lambda inputs: None)
+
+
+def test_a_reward_model_has_scores_and_answers_nothing():
+    model = make("Llama", AutoModelForSequenceClassification, pad_token_id=None)
+    ids = families.tokens(batch=2)
+    profile = possym.profile(model, ids, progress=False)
+    below = possym.profile(model.model, ids, progress=False)
+    pd.testing.assert_frame_equal(profile.heads, below.heads)
+    assert profile.prompts.predicted.isna().all()
+
+
+def test_a_model_made_in_inference_mode_is_read():
+    with torch.inference_mode():
+        model = families.build("llama")
+    expected = captured(families.build("llama"), families.tokens())
+    for layer, inputs in captured(model, families.tokens()).items():
+        torch.testing.assert_close(inputs.relocated_logits(), expected[layer].relocated_logits())
+
+
+COMPRESSED = dict(q_lora_rank=16, o_lora_rank=8, o_groups=2, num_key_value_heads=1)
+REFUSED = {
+    "DeepseekV4": (
+        families.EXPERTS
+        | COMPRESSED
+        | dict(layer_types=["heavily_compressed_attention", "compressed_sparse_attention"]),
+        r"12 queries read \d+ keys",
+    ),
+    "OpenAIGPT": (dict(n_embd=32, n_layer=1, n_head=4), "no attention layer could be read"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_say_the_true_reason(name):
+    settings, reason = REFUSED[name]
+    with pytest.raises(UnsupportedModelError, match=reason):
+        Capture(make(name, **settings))
+
+
+def test_a_model_of_images_is_refused():
+    config = transformers.ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32)
+    with pytest.raises(UnsupportedModelError, match="reads pixel_values, not token ids"):
+        Capture(transformers.ViTModel(config))
