@@ -71,7 +71,7 @@ def attention_of_block(
     if attend is not None:
         mixed = attend(*contents)
     else:
-        kept = dropout.kept(keys, fused.STREAM, (B, heads, T, T), dropped)[..., T - Q :, :] if dropped else None
+        kept = dropout.keep_mask(keys, fused.STREAM, (B, heads, T, T), dropped)[..., T - Q :, :] if dropped else None
         mixed = causal_attention(*contents, frequencies=angles, layout=layout, kept=kept)
     return mixed.reshape(E, B, Q, C).to(joint.dtype)
 

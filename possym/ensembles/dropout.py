@@ -13,7 +13,7 @@ from possym.errors import InputError, require_type
 GOLDEN = 0x9E3779B9
 
 
-def kept(keys: Tensor, stream: int, shape: tuple[int, ...], probability: float) -> Tensor:
+def keep_mask(keys: Tensor, stream: int, shape: tuple[int, ...], probability: float) -> Tensor:
     """Return booleans (E, *shape), False with the given probability: where dropout drops a value.
 
     A member's booleans depend on its own key, the stream and the place alone.
@@ -28,7 +28,7 @@ def kept(keys: Tensor, stream: int, shape: tuple[int, ...], probability: float) 
         InputError: keys of another shape or dtype, or a mask of 2³¹ values or more.
 
     >>> keys = torch.tensor([[3, 4], [5, 6]], dtype=torch.int32)
-    >>> kept(keys, 0, (2, 3), 0.5)[0]
+    >>> keep_mask(keys, 0, (2, 3), 0.5)[0]
     tensor([[False, False, False],
             [False,  True,  True]])
     """
@@ -38,33 +38,33 @@ def kept(keys: Tensor, stream: int, shape: tuple[int, ...], probability: float) 
     size = math.prod(shape)
     if size >= 2**31:
         raise InputError(f"a dropout mask of shape {shape} has {size} values: give fewer than 2**31 a member")
-    first, second = mixed(later(keys, stream)).unsqueeze(-1).unbind(1)
+    first, second = hash32(advance_keys(keys, stream)).unsqueeze(-1).unbind(1)
     place = torch.arange(size, dtype=torch.int32, device=keys.device)
-    hashed = mixed(mixed(place ^ first) + second)
+    hashed = hash32(hash32(place ^ first) + second)
     return ((hashed & 0xFFFFFF) >= round(probability * 2**24)).unflatten(1, shape)
 
 
-def later(keys: Tensor, streams: int) -> Tensor:
+def advance_keys(keys: Tensor, streams: int) -> Tensor:
     """Return keys whose stream 0 is these keys' stream ``streams``.
 
     >>> keys = torch.tensor([[3, 4]], dtype=torch.int32)
-    >>> bool((kept(later(keys, 5), 2, (100,), 0.5) == kept(keys, 7, (100,), 0.5)).all())
+    >>> bool((keep_mask(advance_keys(keys, 5), 2, (100,), 0.5) == keep_mask(keys, 7, (100,), 0.5)).all())
     True
     """
-    return keys + signed(streams * GOLDEN)
+    return keys + as_int32(streams * GOLDEN)
 
 
-def mixed(x: Tensor) -> Tensor:
+def hash32(x: Tensor) -> Tensor:
     """Return a hash of each int32: shifts, xors and products modulo 2³², so that every bit depends on every bit."""
-    x = (x ^ ((x >> 16) & 0xFFFF)) * signed(0x7FEB352D)
-    x = (x ^ ((x >> 15) & 0x1FFFF)) * signed(0x846CA68B)
+    x = (x ^ ((x >> 16) & 0xFFFF)) * as_int32(0x7FEB352D)
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * as_int32(0x846CA68B)
     return x ^ ((x >> 16) & 0xFFFF)
 
 
-def signed(number: int) -> int:
+def as_int32(number: int) -> int:
     """Return the int32 with the same last 32 bits.
 
-    >>> signed(2**32 - 1)
+    >>> as_int32(2**32 - 1)
     -1
     """
     return (number + 2**31) % 2**32 - 2**31

@@ -172,7 +172,7 @@ class Ensemble(nn.Module):
                 heads=config.heads,
                 cut=layer == config.layers - 1 and cut,
                 dropped=dropped,
-                keys=dropout.later(dropout_keys, MASKS * layer) if dropped else None,
+                keys=dropout.advance_keys(dropout_keys, MASKS * layer) if dropped else None,
                 attend=None if attend is None else functools.partial(attend, layer),
                 precision=precision,
             )
@@ -345,7 +345,7 @@ class Lookup(torch.autograd.Function):
 
 def masked(x: Tensor, keys: Tensor, dropped: float) -> Tensor:
     """Return embedded tokens (E, B, T, C) with some values dropped: stream 0 of a step's masks, keys (E, 2)."""
-    return x * dropout.kept(keys, 0, tuple(x.shape[1:]), dropped)
+    return x * dropout.keep_mask(keys, 0, tuple(x.shape[1:]), dropped)
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from possym.ensembles.dropout import GOLDEN, signed
+from possym.ensembles.dropout import GOLDEN, as_int32
 from possym.kernels import device_context, in_rows, jit, tl, triton, triton_available
 
 PLACES = 64
@@ -47,7 +47,7 @@ def precision(device: torch.device, places: int, width: int, planes: int) -> str
 
 @jit
 def hashed(x):
-    """`possym.ensembles.dropout.mixed`: the second factor is 0x846CA68B as an int32."""
+    """`possym.ensembles.dropout.hash32`: the second factor is 0x846CA68B as an int32."""
     x = (x ^ ((x >> 16) & 0xFFFF)) * 0x7FEB352D
     x = (x ^ ((x >> 15) & 0x1FFFF)) * -2073254261
     return x ^ ((x >> 16) & 0xFFFF)
@@ -312,7 +312,7 @@ def launch_attention(
             B, T, product.stride(2), 0 if bias is None else bias.stride(0), whole, D**-0.5,
             HEADS=heads, WIDTH=D, ROWS=rows, SIZE=SIZE, HALF=half,
             BIASED=bias is not None, THRESHOLD=0 if keys is None else round(dropped * 2**24),
-            SHIFT=signed(STREAM * GOLDEN), PRECISION=precision, num_warps=1 if rows <= 32 else 4,
+            SHIFT=as_int32(STREAM * GOLDEN), PRECISION=precision, num_warps=1 if rows <= 32 else 4,
         )  # fmt: skip
 
 

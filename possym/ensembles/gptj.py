@@ -27,7 +27,7 @@ from torch import Tensor
 
 from possym.ensembles import folding, fused
 from possym.ensembles.attention import Attend, Watch, attention_of_block, tables
-from possym.ensembles.dropout import kept
+from possym.ensembles.dropout import keep_mask
 from possym.ensembles.ensemble import Ensemble, Sizes, need_size, project
 from possym.ensembles.exchange import check_importable, check_kind, exported, read_from
 from possym.errors import ConfigError, InputError, UnsupportedModelError, require_type
@@ -126,8 +126,8 @@ def block(
     attended = project(mixed, output[0])
     processed = project(active, output[1], output[2])
     if dropped:
-        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, -x.shape[2] :]
-        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -x.shape[2] :]
+        attended = attended * keep_mask(keys, 2, (B, T, C), dropped)[:, :, -x.shape[2] :]
+        processed = processed * keep_mask(keys, 3, (B, T, C), dropped)[:, :, -x.shape[2] :]
     return x + attended + processed
 
 

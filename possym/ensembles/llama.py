@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from possym.ensembles.attention import attention_of_block
-from possym.ensembles.dropout import kept
+from possym.ensembles.dropout import keep_mask
 from possym.ensembles.ensemble import Ensemble, Sizes, need_size, project
 from possym.ensembles.exchange import check_importable, check_kind, exported, read_from
 
@@ -109,12 +109,12 @@ def block(
     )
     attended = project(mixed, attention_output)
     if dropped:
-        attended = attended * kept(keys, 2, (B, T, C), dropped)[:, :, -query.shape[2] :]
+        attended = attended * keep_mask(keys, 2, (B, T, C), dropped)[:, :, -query.shape[2] :]
     x = x + attended
     gate, hidden = project(F.rms_norm(x, (C,), eps=EPSILON).to(normed.dtype), gated).chunk(2, -1)
     processed = project(F.silu(gate) * hidden, mlp_output)
     if dropped:
-        processed = processed * kept(keys, 3, (B, T, C), dropped)[:, :, -query.shape[2] :]
+        processed = processed * keep_mask(keys, 3, (B, T, C), dropped)[:, :, -query.shape[2] :]
     return x + processed
 
 

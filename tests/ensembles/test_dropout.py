@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from possym import InputError
-from possym.ensembles.dropout import GOLDEN, kept, keys_by_step
+from possym.ensembles.dropout import GOLDEN, keep_mask, keys_by_step
 
 
 def plain(key, stream, place, probability):
@@ -24,13 +24,15 @@ def random_keys(members, seed=0):
 def test_masks_are_the_hash_in_plain_whole_numbers():
     keys = torch.tensor([[-5, 2**31 - 1], [7, -(2**31)]], dtype=torch.int32)
     for stream in (0, 1, 40):
-        mask = kept(keys, stream, (5, 60), 0.3)
+        mask = keep_mask(keys, stream, (5, 60), 0.3)
         expected = [[plain(key, stream, place, 0.3) for place in range(300)] for key in keys.tolist()]
         assert mask.flatten(1).tolist() == expected
 
 
 def test_values_are_dropped_at_the_rate_asked_for_and_independently():
-    masks = torch.stack([kept(random_keys(4, seed), stream, (64, 128), 0.1) for seed in (0, 10) for stream in (0, 1)])
+    masks = torch.stack(
+        [keep_mask(random_keys(4, seed), stream, (64, 128), 0.1) for seed in (0, 10) for stream in (0, 1)]
+    )
     dropped = (~masks).flatten(0, 1).flatten(1).double()  # 16 masks of 8,192 values
     assert (dropped.mean(1) - 0.1).abs().max() < 4 * (0.09 / 8192) ** 0.5
     correlation = torch.corrcoef(dropped) - torch.eye(16, dtype=torch.float64)
@@ -41,18 +43,18 @@ def test_values_are_dropped_at_the_rate_asked_for_and_independently():
 
 def test_a_members_mask_depends_on_its_own_key_and_the_stream_alone():
     keys = random_keys(3)
-    together, alone = kept(keys, 2, (10, 10), 0.5), kept(keys[1:2], 2, (10, 10), 0.5)
+    together, alone = keep_mask(keys, 2, (10, 10), 0.5), keep_mask(keys[1:2], 2, (10, 10), 0.5)
     assert torch.equal(together[1:2], alone)
     assert not torch.equal(together[0], together[1])
-    assert not torch.equal(kept(keys, 3, (10, 10), 0.5), together)
+    assert not torch.equal(keep_mask(keys, 3, (10, 10), 0.5), together)
 
 
 @pytest.mark.parametrize("keys", [torch.ones(2, 2), torch.ones(2, dtype=torch.int32), None])
 def test_impossible_keys_are_refused(keys):
     with pytest.raises(InputError, match="dropout_keys"):
-        kept(keys, 0, (2,), 0.1)
+        keep_mask(keys, 0, (2,), 0.1)
 
 
 def test_masks_that_int32_cannot_number_are_refused():
     with pytest.raises(InputError, match="2147483648"):
-        kept(random_keys(1), 0, (2**16, 2**15), 0.1)
+        keep_mask(random_keys(1), 0, (2**16, 2**15), 0.1)

@@ -12,7 +12,7 @@ from transformers import GPTJForCausalLM, LlamaForCausalLM
 
 from possym import ConfigError, InputError, ResultsError, UnsupportedModelError
 from possym.ensembles.attention import causal_attention
-from possym.ensembles.dropout import kept
+from possym.ensembles.dropout import keep_mask
 from possym.ensembles.ensemble import Lookup
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaConfig, LlamaEnsemble
@@ -190,7 +190,7 @@ def test_dropout_is_on_embedding_attention_and_both_outputs(kind, all_places):
     keys = torch.tensor([[1, 2], [-3, 4]], dtype=torch.int32)
 
     def factor(stream, *shape):
-        return kept(keys, stream, shape, 0.2)[1] / 0.8
+        return keep_mask(keys, stream, shape, 0.2)[1] / 0.8
 
     factors = {
         "embedding": factor(0, 5, 7, 32),

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from possym.ensembles import fused, gptj
 from possym.ensembles.attention import attention_of_block
-from possym.ensembles.dropout import kept, keys_by_step
+from possym.ensembles.dropout import keep_mask, keys_by_step
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaConfig, LlamaEnsemble
 from possym.ensembles.streams import generator
@@ -38,7 +38,9 @@ def by_place(joint, keys, heads, width, layout, dropped):
     """The same in float64: planes as complex numbers, one head and one place at a time."""
     E, B, T, _ = joint.shape
     key, value, query = joint.unflatten(-1, (3, heads, width)).unbind(-3)
-    stays = kept(keys, 1, (B, heads, T, T), dropped) if dropped else torch.ones(E, B, heads, T, T, dtype=torch.bool)
+    stays = (
+        keep_mask(keys, 1, (B, heads, T, T), dropped) if dropped else torch.ones(E, B, heads, T, T, dtype=torch.bool)
+    )
 
     def turned(x, place):
         halves = x.unflatten(-1, (2, -1)).mT if layout == "half" else x.unflatten(-1, (-1, 2))
@@ -88,7 +90,7 @@ def test_the_masks_are_those_of_dropout(device):
     joint[..., H * D : 2 * H * D] = unit.repeat(1, H)  # values that show their weight
     weights = attended(joint, keys, H, D, "interleaved", 0.4).unflatten(-1, (H, D))[..., :T].transpose(2, 3)
     seen = torch.ones(T, T, dtype=torch.bool, device=device).tril()
-    assert torch.equal(weights > 0, kept(keys, 1, (B, H, T, T), 0.4) & seen)
+    assert torch.equal(weights > 0, keep_mask(keys, 1, (B, H, T, T), 0.4) & seen)
 
 
 @pytest.mark.parametrize("kind", [(GPTJConfig, GPTJEnsemble), (LlamaConfig, LlamaEnsemble)])
@@ -138,7 +140,7 @@ def test_a_block_of_gptj_has_values_and_gradients_of_float64(device, places, hea
     brought = [torch.einsum("ebti,eic->ebtc", *each) for each in ((mixed, attention), (active, mlp))]
     brought[1] = brought[1] + mlp_bias[:, None]
     if dropped:
-        brought = [each * kept(keys, stream, (B, places, C), dropped) for stream, each in enumerate(brought, 2)]
+        brought = [each * keep_mask(keys, stream, (B, places, C), dropped) for stream, each in enumerate(brought, 2)]
     expected = x + sum(brought)
     asked = torch.randn(found.shape, generator=source)
     slopes = torch.autograd.grad(found, given, asked.to(found))

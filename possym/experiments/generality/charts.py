@@ -8,9 +8,9 @@ import altair as alt
 import pandas as pd
 
 from possym.charts import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, dynamic_title, kind_color
-from possym.experiments.generality.summaries import LABELS, MODEL, before_and_after, ends
+from possym.experiments.generality.summaries import LABELS, MODEL, before_and_after, final_purity
 from possym.experiments.learning_dynamics.charts import STEP, pack
-from possym.experiments.learning_dynamics.summaries import SIGNS, need, over_seeds
+from possym.experiments.learning_dynamics.summaries import SIGNS, over_seeds, require_columns
 
 TASKS = dict(zip(("number", "letter", "mixed"), CATEGORIES, strict=False))
 
@@ -24,7 +24,7 @@ def accuracies(models: pd.DataFrame) -> alt.LayerChart:
     Raises:
         InputError: a column is missing.
     """
-    need(models, [*MODEL, "accuracy"])
+    require_columns(models, [*MODEL, "accuracy"])
     data = labelled(models)
     tasks = [task for task in TASKS if task in set(data["task"])]
     learnt = data.groupby(["setting", "task"])["accuracy"].median() >= 0.99
@@ -56,11 +56,11 @@ def pure_shares(accuracy: pd.DataFrame, heads: pd.DataFrame) -> alt.Chart:
     Raises:
         InputError: a column is missing.
     """
-    need(heads, ["gamma"])
+    require_columns(heads, ["gamma"])
     gammas = sorted(heads["gamma"].unique(), reverse=True)
     frames = []
     for gamma in gammas:
-        models = labelled(ends(accuracy, heads, gamma))
+        models = labelled(final_purity(accuracy, heads, gamma))
         models["neither"] = models["heads"] - models["positional"] - models["symbolic"]
         means = models.groupby(["setting", "label", "task"], sort=False)[[*KINDS, "heads"]].mean().reset_index()
         frames.append(means.assign(gamma=gamma))
@@ -121,7 +121,7 @@ def kinds_by_layer(shares: pd.DataFrame) -> alt.FacetChart:
     Raises:
         InputError: a column is missing.
     """
-    need(shares, ["setting", "task", "layer", "kind", "share"])
+    require_columns(shares, ["setting", "task", "layer", "kind", "share"])
     data = labelled(shares)
     data["panel"] = [f"{row.label}: {row.task}" for row in data.itertuples()]
     order = [f"{label}: {task}" for label in LABELS.values() for task in TASKS]
@@ -165,7 +165,7 @@ def over_training(courses: pd.DataFrame) -> alt.LayerChart:
     Raises:
         InputError: a column is missing.
     """
-    need(courses, [*MODEL, "step", "accuracy", *SIGNS])
+    require_columns(courses, [*MODEL, "step", "accuracy", *SIGNS])
     data = labelled(courses)
     data["panel"] = [f"{row.label}: {row.task}" for row in data.itertuples()]
     names = {"accuracy": "accuracy", "positional": "pure positional heads", "symbolic": "pure symbolic heads"}

@@ -15,7 +15,7 @@ from possym.experiments.claim import (
     percent_interval,
     proportion,
 )
-from possym.experiments.generality.summaries import BEFORE, LABELS, LEARNT, course, ends, gained_while_learning
+from possym.experiments.generality.summaries import BEFORE, LABELS, LEARNT, course, final_purity, gained_while_learning
 from possym.experiments.learning_dynamics.claims import step_words
 from possym.experiments.learning_dynamics.summaries import learnt_medians, learnt_steps
 from possym.results import Study
@@ -37,7 +37,7 @@ IN_WORDS = {
 
 def models_of(study: Study):
     """Return what every model ends as, and which have learnt their task."""
-    table = ends(study.tables["accuracy"], study.tables["heads"], GAMMA)
+    table = final_purity(study.tables["accuracy"], study.tables["heads"], GAMMA)
     return table.assign(learnt=table["accuracy"] >= LEARNT)
 
 

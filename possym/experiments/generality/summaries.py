@@ -7,7 +7,7 @@ from 0 at the first layer's start to 1 at the last one's end, so that models of 
 import pandas as pd
 
 from possym.errors import InputError
-from possym.experiments.learning_dynamics.summaries import SIGNS, kinds, need
+from possym.experiments.learning_dynamics.summaries import SIGNS, kinds, require_columns
 
 MODEL = ["setting", "task", "seed"]
 LEARNT = 0.99
@@ -23,7 +23,7 @@ LABELS = {
 }
 
 
-def ends(accuracy: pd.DataFrame, heads: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:
+def final_purity(accuracy: pd.DataFrame, heads: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:
     """Return each model's end: setting, task, seed, accuracy, heads, positional, symbolic, and the depths of both.
 
     ``accuracy`` is that of the test set, ``heads`` their number, ``positional`` and ``symbolic`` how many of them end
@@ -40,10 +40,10 @@ def ends(accuracy: pd.DataFrame, heads: pd.DataFrame, gamma: float = 0.1) -> pd.
     ...                          "accuracy": 0.995})
     >>> heads = pd.DataFrame({"setting": "layers", "task": "letter", "seed": 0, "gamma": 0.1, "layer": [0, 1],
     ...                       "kind": [0, -1]})
-    >>> ends(accuracy, heads)[["heads", "positional", "symbolic", "symbolic_depth"]].values.tolist()
+    >>> final_purity(accuracy, heads)[["heads", "positional", "symbolic", "symbolic_depth"]].values.tolist()
     [[2.0, 0.0, 1.0, 0.75]]
     """
-    need(accuracy, [*MODEL, "split", "hops", "accuracy"])
+    require_columns(accuracy, [*MODEL, "split", "hops", "accuracy"])
     judged = at_gamma(heads, gamma)
     depth = (judged["layer"] + 0.5) / (judged.groupby(MODEL)["layer"].transform("max") + 1)
     table = judged.groupby(MODEL, as_index=False).agg(heads=("kind", "size"))
@@ -69,8 +69,8 @@ def course(accuracy: pd.DataFrame, scores: pd.DataFrame, gamma: float = 0.1) -> 
         InputError: a column is missing, or ``gamma`` is out of range.
     """
     key = [*MODEL, "step"]
-    need(accuracy, [*key, "split", "hops", "accuracy"])
-    need(scores, [*key, *SIGNS])
+    require_columns(accuracy, [*key, "split", "hops", "accuracy"])
+    require_columns(scores, [*key, *SIGNS])
     kind = kinds(scores, gamma)
     shares = scores[key].assign(**{name: kind == sign for name, sign in SIGNS.items()})
     shares = shares.groupby(key, as_index=False)[list(SIGNS)].mean()
@@ -95,7 +95,7 @@ def before_and_after(courses: pd.DataFrame) -> pd.DataFrame:
     >>> before_and_after(table)[["before", "after", "learnt"]].values.tolist()
     [[0.1, 0.5, True]]
     """
-    need(courses, [*MODEL, "step", "accuracy", *SIGNS])
+    require_columns(courses, [*MODEL, "step", "accuracy", *SIGNS])
     rows = []
     for model, run in courses.sort_values("step").groupby(MODEL):
         early = run[(run["accuracy"] < BEFORE).cummin()]
@@ -125,7 +125,7 @@ def gained_while_learning(courses: pd.DataFrame) -> pd.DataFrame:
     >>> gained_while_learning(table)[["gained", "drift", "rise"]].values.tolist()
     [[0.5, 0.2, 0.8]]
     """
-    need(courses, [*MODEL, "step", "accuracy", *SIGNS])
+    require_columns(courses, [*MODEL, "step", "accuracy", *SIGNS])
     rows = []
     for model, run in courses.sort_values("step").groupby(MODEL):
         pure, step = (run["positional"] + run["symbolic"]).to_numpy(), run["step"].to_numpy()
@@ -164,7 +164,7 @@ def by_layer(heads: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:
 
 def at_gamma(heads: pd.DataFrame, gamma: float) -> pd.DataFrame:
     """Return the rows of ``heads`` judged at ``gamma``, or raise an InputError."""
-    need(heads, [*MODEL, "gamma", "layer", "kind"])
+    require_columns(heads, [*MODEL, "gamma", "layer", "kind"])
     judged = heads[heads["gamma"] == gamma]
     if judged.empty:
         known = ", ".join(f"{each:g}" for each in sorted(heads["gamma"].unique()))

@@ -10,11 +10,12 @@ import pandas as pd
 from possym.charts import CATEGORIES, INK, LAYERS, NEUTRAL, POSITIONAL, SYMBOLIC, dynamic_title, kind_color, slider_over
 from possym.errors import InputError
 from possym.experiments.learning_dynamics.summaries import (
+    kinds,
     learnt_medians,
     learnt_steps,
-    need,
     normalised_entropy,
     over_seeds,
+    require_columns,
     validation,
 )
 from possym.results.published import published
@@ -71,8 +72,8 @@ def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
         ),
         tooltip=["hops:N", alt.Tooltip("step:Q"), alt.Tooltip("accuracy:Q", format=".1%")],
     )
-    titles = {"median": learnt_words(every, task)}
-    titles |= {f"seed{seed}": learnt_words(every[every["seed"] == seed], task, f", seed {seed}") for seed in seeds}
+    titles = {"median": describe_learned(every, task)}
+    titles |= {f"seed{seed}": describe_learned(every[every["seed"] == seed], task, f", seed {seed}") for seed in seeds}
     few = f"; {len(drawn)} of {len(evaluations)} evaluations drawn" if len(drawn) < len(evaluations) else ""
     return (
         (band + line)
@@ -191,7 +192,7 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
     plane = wide_seeds(table[table["step"].isin(steps)], ["positional", "symbolic"])
     plane["evaluation"] = plane["step"].map({step: index for index, step in enumerate(steps)})
     last = plane[plane["step"] == steps[-1]].copy()
-    last["letter"] = [letter_of(p, s) for p, s in zip(last["positional"], last["symbolic"], strict=True)]
+    last["letter"] = pd.Series(kinds(last, 0.1), last.index).map({1: "P", -1: "S", 0: ""})
     titles = {}
     for choice, letters in last.groupby("choice")["letter"]:
         whose = "by the median over seeds" if choice == "median" else f"in seed {choice.removeprefix('seed')}"
@@ -302,7 +303,7 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     Raises:
         InputError: a column is missing, or the table is empty.
     """
-    need(scores, ["task", "seed", "step", "layer", "positional", "symbolic", "entropy"])
+    require_columns(scores, ["task", "seed", "step", "layer", "positional", "symbolic", "entropy"])
     tasks = [task for task in TASKS if task in set(scores["task"])]
     entropy = over_seeds(normalised_entropy(scores), ["task", "layer", "step"], "entropy")
     plane = median_plane(scores).merge(
@@ -443,7 +444,7 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
     Args:
         counts: of `possym.experiments.learning_dynamics.summaries.pure_counts`.
     """
-    need(counts, ["task", "seed", "gamma", "kind", "heads"])
+    require_columns(counts, ["task", "seed", "gamma", "kind", "heads"])
     data = over_seeds(counts, ["task", "gamma", "kind"], "heads")
     paper = []
     for row in data.itertuples():
@@ -498,14 +499,7 @@ def median_plane(scores: pd.DataFrame) -> pd.DataFrame:
     return scores.groupby(by, as_index=False)[["positional", "symbolic"]].median()
 
 
-def letter_of(positional: float, symbolic: float, gamma: float = 0.1) -> str:
-    """Return P or S for a pair of scores that is pure at ``gamma``, else nothing."""
-    if positional >= 1 - gamma and symbolic <= gamma:
-        return "P"
-    return "S" if symbolic >= 1 - gamma and positional <= gamma else ""
-
-
-def learnt_words(accuracy: pd.DataFrame, task: str, seed: str = "") -> str:
+def describe_learned(accuracy: pd.DataFrame, task: str, seed: str = "") -> str:
     """Return which hop counts a task learns first and last, in words, from every evaluation.
 
     Args:
@@ -555,7 +549,7 @@ def hop_words(hops: float) -> str:
 
 def of_task(table: pd.DataFrame, task: str, columns: list[str]) -> pd.DataFrame:
     """Return the rows of one task, or raise an InputError that says what is missing."""
-    need(table, ["task", *columns])
+    require_columns(table, ["task", *columns])
     rows = table[table["task"] == task]
     if rows.empty:
         raise InputError(f"task = {task!r}: the table has {', '.join(sorted(table['task'].unique()))}")

@@ -5,7 +5,7 @@ import pandas as pd
 
 from possym.charts import CATEGORIES, INK, kind_color
 from possym.errors import InputError
-from possym.experiments.learning_dynamics.summaries import converged_steps, need, over_seeds, purity_steps
+from possym.experiments.learning_dynamics.summaries import converged_steps, over_seeds, purity_steps, require_columns
 
 TASK_COLORS = dict(zip(("number", "letter"), CATEGORIES, strict=False))
 
@@ -64,7 +64,7 @@ def counts_by_reading(counts: pd.DataFrame) -> alt.FacetChart:
     Raises:
         InputError: a column is missing.
     """
-    need(counts, ["task", "seed", "query", "temperature", "gamma", "kind", "heads"])
+    require_columns(counts, ["task", "seed", "query", "temperature", "gamma", "kind", "heads"])
     summary = over_seeds(counts, ["task", "query", "temperature", "gamma", "kind"], "heads")
     summary["reading"] = [f"τ = {row.temperature:g}, γ = {row.gamma:g}" for row in summary.itertuples()]
     summary["row"] = [f"{row.task}, {row.query}" for row in summary.itertuples()]
@@ -110,7 +110,7 @@ def rates(summary: pd.DataFrame) -> alt.LayerChart:
     Raises:
         InputError: a column is missing.
     """
-    need(summary, ["task", "learning_rate", "seed", "accuracy", "pure"])
+    require_columns(summary, ["task", "learning_rate", "seed", "accuracy", "pure"])
     table = summary.assign(rate=[f"{rate:g}" for rate in summary["learning_rate"]])
     order = [f"{rate:g}" for rate in sorted(summary["learning_rate"].unique())]
     means = summary.groupby("learning_rate")["pure"].mean()

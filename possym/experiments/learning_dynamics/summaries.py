@@ -31,7 +31,7 @@ def over_seeds(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
     """
     if not isinstance(by, list):
         raise InputError(f"by = {by!r}: give a list of columns")
-    need(table, [*by, "seed", value])
+    require_columns(table, [*by, "seed", value])
     filled = table.assign(**{value: table[value].astype(float).fillna(float("inf"))})
     groups = filled.groupby(by, sort=True, dropna=False)[value]
     summary = groups.agg(seeds="size", mean="mean", median="median", low="min", high="max").reset_index()
@@ -145,7 +145,7 @@ def purity_steps(heads: pd.DataFrame, share: float = 0.5) -> pd.DataFrame:
     [[3.0, 100.0]]
     """
     check_level(share, "share")
-    need(heads, ["task", "seed", "gamma", "kind", "since"])
+    require_columns(heads, ["task", "seed", "gamma", "kind", "since"])
     rows = []
     for (task, seed, gamma), run in heads.groupby(["task", "seed", "gamma"]):
         since = run.loc[run["kind"] != 0, "since"].sort_values().to_numpy(float)
@@ -193,7 +193,7 @@ def reading_counts(variants: pd.DataFrame, gammas: tuple[float, ...] = (0.1, 0.0
     [['positional', 0], ['symbolic', 1]]
     """
     group = ["task", "seed", "query", "temperature"]
-    need(variants, [*group, "step", "positional", "symbolic"])
+    require_columns(variants, [*group, "step", "positional", "symbolic"])
     last = variants[variants["step"] == variants["step"].max()]
     frames = []
     for gamma in gammas:
@@ -218,8 +218,8 @@ def rate_summary(accuracy: pd.DataFrame, scores: pd.DataFrame, gamma: float = 0.
         InputError: a column is missing, or ``gamma`` is out of range.
     """
     key = ["task", "learning_rate", "seed"]
-    need(accuracy, [*key, "step", "split", "hops", "accuracy"])
-    need(scores, [*key, "step", *SIGNS])
+    require_columns(accuracy, [*key, "step", "split", "hops", "accuracy"])
+    require_columns(scores, [*key, "step", *SIGNS])
     end = accuracy.query("split == 'test' and hops == 0")[[*key, "accuracy"]]
     learnt = [
         converged_steps(rows).assign(learning_rate=rate).rename(columns={"step": "learnt"})
@@ -249,7 +249,7 @@ def top_layer_last(heads: pd.DataFrame) -> pd.Series:
     >>> top_layer_last(heads).tolist()
     [True]
     """
-    need(heads, ["task", "seed", "layer", "kind", "since"])
+    require_columns(heads, ["task", "seed", "layer", "kind", "since"])
     top = heads["layer"].max()
     turned = heads.assign(since=heads["since"].where(heads["kind"] == -1))
     last = turned[turned["layer"] == top].set_index(["task", "seed"])["since"]
@@ -275,7 +275,7 @@ def rule_summary(
         InputError: a column is missing, or ``level`` is not between 0 and 1.
     """
     key = ["task", "seed"]
-    need(best, [*key, "step", "hops", "accuracy"])
+    require_columns(best, [*key, "step", "hops", "accuracy"])
     steps = learnt_steps(accuracy, level).groupby(key)["step"]
     last = steps.max(skipna=False)
     pure = heads[heads["gamma"] == gamma]
@@ -317,13 +317,13 @@ def rank_correlation(first: np.ndarray, second: np.ndarray, draws: int) -> dict[
 
 def final_accuracy(accuracy: pd.DataFrame) -> pd.DataFrame:
     """Return the test accuracy at the end, by hop count, 0 for all together (task, seed, hops, accuracy)."""
-    need(accuracy, ["task", "seed", "split", "hops", "accuracy"])
+    require_columns(accuracy, ["task", "seed", "split", "hops", "accuracy"])
     return accuracy.loc[accuracy["split"] == "test", ["task", "seed", "hops", "accuracy"]].reset_index(drop=True)
 
 
 def validation(accuracy: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the validation split."""
-    need(accuracy, ["task", "seed", "split", "step", "hops", "accuracy"])
+    require_columns(accuracy, ["task", "seed", "split", "step", "hops", "accuracy"])
     return accuracy[accuracy["split"] == "validation"]
 
 
@@ -334,7 +334,7 @@ def pure_counts(heads: pd.DataFrame) -> pd.DataFrame:
     >>> pure_counts(heads)[["kind", "heads"]].values.tolist()
     [['positional', 0], ['symbolic', 1]]
     """
-    need(heads, ["task", "seed", "gamma", "kind"])
+    require_columns(heads, ["task", "seed", "gamma", "kind"])
     groups = heads.groupby(["task", "seed", "gamma"])["kind"]
     counts = [
         groups.agg(lambda kinds, sign=sign: (kinds == sign).sum()).rename("heads").reset_index().assign(kind=kind)
@@ -357,7 +357,7 @@ def passing_kinds(scores: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:
     [[9, 'positional', 50, 50]]
     """
     head = ["task", "seed", "layer"]
-    need(scores, [*head, "step", "positional", "symbolic"])
+    require_columns(scores, [*head, "step", "positional", "symbolic"])
     ordered = scores.sort_values([*head, "step"], ignore_index=True)
     kind = kinds(ordered, gamma)
     ordered["kind"] = pd.Series(kind).map({sign: name for name, sign in SIGNS.items()})
@@ -386,7 +386,7 @@ def normalised_entropy(scores: pd.DataFrame) -> pd.DataFrame:
     >>> normalised_entropy(table)["entropy"].tolist()
     [1.0, 0.0, 0.5]
     """
-    need(scores, ["task", "seed", "layer", "entropy"])
+    require_columns(scores, ["task", "seed", "layer", "entropy"])
     groups = scores.groupby(["task", "seed", "layer"])["entropy"]
     low, high = groups.transform("min"), groups.transform("max")
     return scores.assign(entropy=((scores["entropy"] - low) / (high - low).where(high > low, 1.0)))
@@ -398,7 +398,7 @@ def check_level(level: float, name: str = "level") -> None:
         raise InputError(f"{name} = {level!r}: give a number above 0 and at most 1")
 
 
-def need(table: pd.DataFrame, columns: list[str]) -> None:
+def require_columns(table: pd.DataFrame, columns: list[str]) -> None:
     """Raise an InputError unless ``table`` is a data frame with rows and all of ``columns``."""
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"table is a {type(table).__name__}: give a pandas DataFrame")

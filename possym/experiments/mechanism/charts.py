@@ -10,7 +10,7 @@ import pandas as pd
 from possym.charts import CATEGORIES, INK, NEUTRAL, dynamic_title, tile_font
 from possym.errors import InputError
 from possym.experiments.learning_dynamics.charts import hop_words, of_task
-from possym.experiments.learning_dynamics.summaries import need, over_seeds
+from possym.experiments.learning_dynamics.summaries import over_seeds, require_columns
 from possym.experiments.mechanism.token_flow import OTHER, POWERS, SUPERSCRIPTS, function_name
 from possym.results.published import published
 
@@ -34,7 +34,7 @@ def moved_tokens(table: pd.DataFrame, title: str) -> alt.LayerChart:
             the layer brought another token).
         title: what the picture shows.
     """
-    need(table, ["hops", "layer", "place", "token", "path", "changed"])
+    require_columns(table, ["hops", "layer", "place", "token", "path", "changed"])
     hops = sorted(table["hops"].unique().tolist())
     data = table.assign(
         row=["input" if layer < 0 else f"after layer {layer}" for layer in table["layer"]],
@@ -219,7 +219,7 @@ def onset_against_purity(onsets: pd.DataFrame) -> alt.LayerChart:
     Args:
         onsets: of `possym.experiments.mechanism.onsets.onsets`.
     """
-    need(onsets, ["task", "seed", "layer", "function", "function_since", "kind", "pure_since"])
+    require_columns(onsets, ["task", "seed", "layer", "function", "function_since", "kind", "pure_since"])
     rows = onsets.dropna(subset=["function_since", "pure_since"]).copy()
     if rows.empty:
         raise InputError("no layer has both a function and a kind at the end: nothing to compare")
@@ -311,7 +311,9 @@ def plane_by_layer(table: pd.DataFrame, title: str) -> alt.LayerChart:
             is the last place's query).
         title: what the picture shows.
     """
-    need(table, ["layer", "sequence", "place", "token", "kind", "x", "y", "turned_x", "turned_y", "frequency_id"])
+    require_columns(
+        table, ["layer", "sequence", "place", "token", "kind", "x", "y", "turned_x", "turned_y", "frequency_id"]
+    )
     columns = ["x", "y", "turned_x", "turned_y"]
     reach = table.groupby(["layer", "kind"])[columns].transform(lambda values: values.abs().max())
     scale = reach.max(axis=1).where(reach.max(axis=1) > 0, 1.0)

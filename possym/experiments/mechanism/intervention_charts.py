@@ -10,7 +10,7 @@ import pandas as pd
 from possym.charts import CATEGORIES, NEUTRAL, dynamic_title, tile_font
 from possym.errors import InputError
 from possym.experiments.learning_dynamics.charts import hop_words, of_task
-from possym.experiments.learning_dynamics.summaries import need, over_seeds
+from possym.experiments.learning_dynamics.summaries import over_seeds, require_columns
 
 CHANGES = {
     ("uniform", "all"): "uniform",
@@ -131,7 +131,7 @@ def rule_answers(rule: pd.DataFrame) -> alt.Chart:
     Args:
         rule: seed, kind, hops, answer, share.
     """
-    need(rule, ["seed", "kind", "hops", "answer", "share"])
+    require_columns(rule, ["seed", "kind", "hops", "answer", "share"])
     means = rule.groupby(["kind", "hops", "answer"], as_index=False)["share"].mean()
     whole = means.groupby(["kind", "answer"], as_index=False)["share"].mean().assign(hops=0)
     data = pd.concat([whole, means], ignore_index=True)

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from possym.experiments.learning_dynamics.summaries import kinds, need
+from possym.experiments.learning_dynamics.summaries import kinds, require_columns
 from possym.experiments.mechanism.token_flow import OTHER
 
 
@@ -26,7 +26,7 @@ def onsets(training: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:
     [[1.0, 50.0, -1.0, 100.0]]
     """
     layer = ["task", "seed", "layer"]
-    need(training, [*layer, "step", "function", "positional", "symbolic"])
+    require_columns(training, [*layer, "step", "function", "positional", "symbolic"])
     ordered = training.sort_values([*layer, "step"], ignore_index=True)
     ordered["kind"] = kinds(ordered, gamma)
     rows = []

@@ -106,7 +106,7 @@ def attention_maps(model: GPTJEnsemble, tokens: Tensor, without: int | None = No
     return torch.stack(found, 1)
 
 
-def states(weights: Tensor, tokens: Tensor, moves: Tensor | None = None) -> Tensor:
+def token_states(weights: Tensor, tokens: Tensor, moves: Tensor | None = None) -> Tensor:
     """Return the token that each place holds before the first and after every layer, (E, L + 1, B, T) int64.
 
     Of tokens with equal weight the one at the latest place is taken.
@@ -120,7 +120,7 @@ def states(weights: Tensor, tokens: Tensor, moves: Tensor | None = None) -> Tens
         InputError: shapes that do not fit.
 
     >>> looks_back = torch.tensor([[[[[1.0, 0.0], [0.9, 0.1]]]]])
-    >>> states(looks_back, torch.tensor([[7, 8]])).tolist()
+    >>> token_states(looks_back, torch.tensor([[7, 8]])).tolist()
     [[[[7, 8]], [[7, 7]]]]
     """
     require_type(weights, Tensor, "weights")
@@ -230,7 +230,7 @@ def functions(
     for rows in torch.arange(B).split(max(1, MEMORY // bytes_each)):
         part = Batch(*(column[:, rows[0] : rows[-1] + 1] for column in batch))
         maps = attention_maps(model, part.tokens, without)
-        counts = compare(states(maps, part.tokens, moved_tokens(task, device)), function, part)
+        counts = compare(token_states(maps, part.tokens, moved_tokens(task, device)), function, part)
         sums = {name: sums.get(name, 0) + count for name, count in counts.items()}
     return {
         "path": sums["path"] / sums["places"][:, None, None],
@@ -293,7 +293,7 @@ def example_flow(model: GPTJEnsemble, task: NumberTask | LetterTask, batch: Batc
     check_task(task)
     require_type(batch, Batch, "batch")
     maps = attention_maps(model, batch.tokens)[:1]
-    history = states(maps, batch.tokens, moved_tokens(task, batch.tokens.device))[0]  # (L + 1, B, T)
+    history = token_states(maps, batch.tokens, moved_tokens(task, batch.tokens.device))[0]  # (L + 1, B, T)
     rows = []
     for sequence, (hops, path) in enumerate(zip(batch.hops.tolist(), batch.path.tolist(), strict=True)):
         before = history[0, sequence]

@@ -24,7 +24,7 @@ def tables():
 
 
 def test_accuracies_mark_every_model_and_the_median(tables):
-    chart = charts.accuracies(settings.ends(tables["accuracy"], tables["heads"]))
+    chart = charts.accuracies(settings.final_purity(tables["accuracy"], tables["heads"]))
     is_complete(chart)
     svg = draw(chart)
     found = marks(svg, "point")
@@ -100,7 +100,7 @@ def test_the_course_counts_settings_in_which_purity_rises_with_learning(tables):
 
 
 def test_settings_stand_in_the_books_order(tables):
-    drawn = texts(draw(charts.accuracies(settings.ends(tables["accuracy"], tables["heads"]))))
+    drawn = texts(draw(charts.accuracies(settings.final_purity(tables["accuracy"], tables["heads"]))))
     order = [text for text in drawn if text in charts.LABELS.values()]
     assert order == [label for name, label in charts.LABELS.items() if name != "paper"]
 

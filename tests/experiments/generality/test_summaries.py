@@ -26,7 +26,7 @@ def random_tables():
 
 @pytest.mark.parametrize("gamma", [0.1, 0.05])
 def test_ends_count_every_models_heads(random_tables, gamma):
-    found = settings.ends(random_tables["accuracy"], random_tables["heads"], gamma)
+    found = settings.final_purity(random_tables["accuracy"], random_tables["heads"], gamma)
     assert len(found) == 2 * len(PAIRS)
     for row in found.itertuples():
         where = f"setting == '{row.setting}' and task == '{row.task}' and seed == {row.seed}"
@@ -91,18 +91,18 @@ def test_layers_are_counted_over_heads_and_seeds(random_tables):
 def test_models_of_different_depths_compare():
     kinds = GENERAL["kinds"] | {("layers", "number"): "PS"}
     tables = study(kinds=kinds).tables
-    found = settings.ends(tables["accuracy"], tables["heads"]).query("setting == 'layers' and task == 'number'")
+    found = settings.final_purity(tables["accuracy"], tables["heads"]).query("setting == 'layers' and task == 'number'")
     assert set(found["positional_depth"]) == {0.25} and set(found["symbolic_depth"]) == {0.75}
 
 
 def test_bad_input_is_refused(random_tables):
     accuracy, scores, heads = (random_tables[name] for name in ("accuracy", "scores", "heads"))
     with pytest.raises(InputError, match=r"gamma = 0\.2: the heads were judged at 0\.05, 0\.1"):
-        settings.ends(accuracy, heads, 0.2)
+        settings.final_purity(accuracy, heads, 0.2)
     with pytest.raises(InputError, match="gamma = 'small'"):
         settings.by_layer(heads, "small")
     for call, table in (
-        (lambda t: settings.ends(accuracy, t), heads.drop(columns="kind")),
+        (lambda t: settings.final_purity(accuracy, t), heads.drop(columns="kind")),
         (lambda t: settings.course(accuracy, t), scores.drop(columns="symbolic")),
         (lambda t: settings.course(t, scores), accuracy.drop(columns="setting")),
         (settings.by_layer, heads.drop(columns="layer")),

@@ -17,7 +17,7 @@ from possym.experiments.mechanism.token_flow import (
     functions,
     label,
     mix,
-    states,
+    token_states,
 )
 from possym.tasks import Batch, LetterTask, NumberTask
 
@@ -85,7 +85,7 @@ def test_states_are_those_of_plain_loops(task):
     tokens = task.sample(5, generator=source).tokens
     tokens = tokens[:, torch.randint(17, (17,), generator=source)]  # tokens that stand more than once
     weights = torch.randn(2, 3, 5, 17, 17, generator=source).mul(2).softmax(-1)
-    found = states(weights, tokens, mechanism.moved_tokens(task, tokens.device))
+    found = token_states(weights, tokens, mechanism.moved_tokens(task, tokens.device))
     stays = {i for i, name in enumerate(task.vocabulary) if name.isdigit()}
     assert bool(stays) == (task is NUMBER)
     for member in range(2):
@@ -163,7 +163,7 @@ def test_functions_are_those_of_plain_loops(task, monkeypatch):
     monkeypatch.setattr(mechanism, "attention_maps", attention)
     found = functions(model_of(task), task, batch)
     assert len(starts) > 1 and sum(starts) == 24
-    history = states(maps, batch.tokens, mechanism.moved_tokens(task, batch.tokens.device))
+    history = token_states(maps, batch.tokens, mechanism.moved_tokens(task, batch.tokens.device))
     for member in range(2):
         own = Batch(*(column[member] for column in batch))
         expected = functions_by_hand(task, history[member], own)
@@ -219,6 +219,6 @@ def test_wrong_input_is_refused():
     with pytest.raises(InputError, match="task"):
         functions(model_of(NUMBER), "number", batch_of(NUMBER))
     with pytest.raises(InputError, match="expected"):
-        states(torch.ones(1, 1, 3, 17, 16), batch.tokens)
+        token_states(torch.ones(1, 1, 3, 17, 16), batch.tokens)
     with pytest.raises(InputError, match="expected"):
-        states(torch.ones(1, 1, 3, 17, 17), batch.tokens.float())
+        token_states(torch.ones(1, 1, 3, 17, 17), batch.tokens.float())
