@@ -153,15 +153,18 @@ def seed_range(values: pd.Series, middle: str = "median") -> Estimate:
 
 
 def proportion(count: int, total: int) -> Estimate:
-    """Return a share of independent cases and its 95 % interval by Wilson; of no cases, any share from 0 to 1.
+    """Return a share of independent cases, its 95 % interval by Wilson and the p-value of its being one half.
+
+    Of no cases, the share may be any from 0 to 1.
 
     >>> [round(end, 2) for end in proportion(8, 8)[:3]]
     [1.0, 0.68, 1.0]
     """
     if not total:
         return Estimate(float("nan"), 0.0, 1.0)
-    found = stats.binomtest(int(count), int(total)).proportion_ci(method="wilson")
-    return Estimate(count / total, float(found.low), float(found.high))
+    test = stats.binomtest(int(count), int(total))
+    found = test.proportion_ci(method="wilson")
+    return Estimate(count / total, float(found.low), float(found.high), float(test.pvalue))
 
 
 def percent_interval(*estimates: Estimate) -> str:

@@ -265,7 +265,7 @@ def with_purity(task: str):
         measured = f"rank correlation {row['correlation']:.2f}, lag {row['lag']:+,.0f} steps"
         words = f"95 % interval {row['low']:.2f} to {row['high']:.2f}; shuffled seeds stay below {row['shuffled']:.2f}"
         verdict = judge(row["low"] > 0 and row["correlation"] > row["shuffled"], row["correlation"] > row["shuffled"])
-        found = Estimate(row["correlation"], row["low"], row["high"])
+        found = Estimate(row["correlation"], row["low"], row["high"], row["p_value"])
         return Measurement(measured, f"{words} ({row['seeds']} seeds)", verdict, (found,))
 
     return measure

@@ -161,9 +161,9 @@ def learning_with_purity(
 
     One row for each task, γ, ``level`` (of `converged_steps`) and ``share`` (0.5 and 0.9, of `purity_steps`), with
     its 95 % interval from a bootstrap over seeds; ``shuffled`` is the 95 % quantile of its size once the seeds of one
-    side are shuffled, the control; ``lag`` is the median of purity step less convergence step. Seeds without
-    either step are left out and counted in ``without``; with fewer than five left, or with steps that do not vary,
-    there is no correlation (NaN).
+    side are shuffled, the control, and ``p_value`` the share of such orders with as large a correlation; ``lag`` is the
+    median of purity step less convergence step. Seeds without either step are left out and counted in ``without``; with
+    fewer than five left, or with steps that do not vary, there is no correlation (NaN).
 
     Raises:
         InputError: a column is missing, or a level is not between 0 and 1.
@@ -296,7 +296,7 @@ def rule_summary(
 
 def rank_correlation(first: np.ndarray, second: np.ndarray, draws: int) -> dict[str, float]:
     """Return Spearman's correlation of pairs, its bootstrap interval, and its control under shuffling."""
-    names = ("correlation", "low", "high", "shuffled")
+    names = ("correlation", "low", "high", "shuffled", "p_value")
     if len(first) < 5 or len(set(first)) < 2 or len(set(second)) < 2:
         return dict.fromkeys(names, np.nan)
     ranks = np.stack([stats.rankdata(first), stats.rankdata(second)])
@@ -310,9 +310,9 @@ def rank_correlation(first: np.ndarray, second: np.ndarray, draws: int) -> dict[
     centred = (ranks - ranks.mean(1, keepdims=True)) / ranks.std(1, keepdims=True)
     control = np.abs((centred[0] * centred[1][order]).mean(1))
     low, high = np.nanpercentile(spread, [2.5, 97.5])
-    return dict(
-        zip(names, (float((centred[0] * centred[1]).mean()), low, high, np.quantile(control, 0.95)), strict=True)
-    )
+    found = float((centred[0] * centred[1]).mean())
+    p_value = (1 + (control >= abs(found) - 1e-12).sum()) / (1 + draws)  # the order at hand is one of those possible
+    return dict(zip(names, (found, low, high, np.quantile(control, 0.95), float(p_value)), strict=True))
 
 
 def final_accuracy(accuracy: pd.DataFrame) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from possym.experiments.claim import (
 )
 from possym.experiments.real_models.summaries import gathered, mean_heads, of_task, thirds
 from possym.profiling import statistics
-from possym.profiling.statistics import Estimate, correlation, early_late
+from possym.profiling.statistics import correlation, early_late
 from possym.results import Study
 from possym.results.published import published
 
@@ -48,7 +48,7 @@ def trade(study: Study) -> Measurement:
     found = correlation(mean_heads(study.tables["heads"], task(study), BLOCKS))
     sure = found.high < 0 and found.p_value <= 0.05
     verdict = judge(found.high < -0.5 and found.p_value <= 1e-3, sure)
-    return Measurement(f"r = {found.value:.2f}", interval(found), verdict, (Estimate(*found[:3]),))
+    return Measurement(f"r = {found.value:.2f}", interval(found), verdict, (found,))
 
 
 def halves(score: str, sign: int):
@@ -63,7 +63,7 @@ def halves(score: str, sign: int):
         medians = f"{heads[score][early].median():.2f} early, {heads[score][~early].median():.2f} late"
         reversed_ = max(sign * found.low, sign * found.high) < 0
         verdict = judge(apart and unlikely, undecided=not reversed_)
-        return Measurement(f"median {medians}", interval(found), verdict, (Estimate(*found[:3]),))
+        return Measurement(f"median {medians}", interval(found), verdict, (found,))
 
     return measure
 
