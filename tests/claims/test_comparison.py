@@ -115,7 +115,7 @@ def test_a_damaged_result_is_a_row(old, copied):
     studies = found.studies.set_index("study")
     assert studies["change"].tolist() == ["new cannot be read"] * 2
     assert "does not match the hash" in studies.loc["theory", "now"]
-    assert "lacks experiment, device" in studies.loc["real_models", "now"]
+    assert "cannot be used" in studies.loc["real_models", "now"]
 
 
 @pytest.mark.parametrize(("field", "value"), [("seconds", "x"), ("started", None), ("commit", 3)])
