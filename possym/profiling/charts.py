@@ -1,57 +1,73 @@
 """Charts of a profile: the plane of heads, heatmaps by layer, one head by frequency."""
 
+import math
+
 import altair as alt
 import pandas as pd
 from scipy import stats
 
 from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC, click_menu
 
+TOLD = ("positional", "symbolic", "entropy", "attention_moved", "effective_swaps")
+HARDLY = 0.05  # a share of attention on what is moved below which scores are about crumbs
+
 
 def plane(summary: pd.DataFrame) -> alt.Chart:
-    """Draw heads by mean positional and symbolic score; a menu picks out a layer."""
+    """Draw heads by mean positional and symbolic score, faint where they hardly attend to what is moved.
+
+    A menu picks out a layer.
+    """
     layers = ["all", *sorted(summary["layer"].unique().tolist())]
-    r = summary.positional.corr(summary.symbolic)
+    r = summary.positional.corr(summary.symbolic) if len(summary) > 1 else float("nan")
+    correlation = "" if math.isnan(r) else f", r = {r:.2f}"
     relation = "trade one score for the other" if r < -0.5 else "do not clearly trade one score for the other"
     return (
-        alt.Chart(summary)
+        alt.Chart(with_shares(summary))
         .mark_circle(size=55)
         .encode(
             x=alt.X("positional:Q").title("Positional score").scale(domain=[0, 1]),
             y=alt.Y("symbolic:Q").title("Symbolic score").scale(domain=[0, 1]),
             color=alt.Color("layer:Q").scale(scheme="viridis").title("layer"),
-            opacity=alt.condition("shown == 'all' || datum.layer == shown", alt.value(0.85), alt.value(0.12)),
-            tooltip=["layer:Q", "head:Q", number("positional"), number("symbolic"), number("entropy")],
+            opacity=alt.condition(
+                "shown == 'all' || datum.layer == shown",
+                alt.Opacity("attention_moved:Q", scale=fading(0.12, 0.85), legend=None),
+                alt.value(0.06),
+            ),
+            tooltip=["layer:Q", "head:Q", *told(summary)],
         )
         .add_params(*click_menu("shown", "layer", layers, "all", "Layer"))
         .properties(
             title=alt.TitleParams(
-                f"Heads {relation}", subtitle=f"{len(summary)} heads, r = {r:.2f}; the menu picks out a layer"
+                f"Heads {relation}",
+                subtitle=f"{counted_heads(summary)}{correlation}; {faint(summary)}the menu picks out a layer",
             ),
             width=380,
             height=380,
             description=(
                 f"Scatter plot of {len(summary)} attention heads by positional score (across) and symbolic score (up), "
-                f"coloured by layer; Pearson correlation {r:.2f}."
+                f"coloured by layer, faint where they hardly attend to what is moved{correlation}."
             ),
         )
     )
 
 
 def heatmap(summary: pd.DataFrame) -> alt.HConcatChart:
-    """Draw both mean scores by layer and head, side by side."""
+    """Draw both mean scores by layer and head, side by side, faint where heads hardly attend to what is moved."""
     panels, halves = [], {score: split_layers(summary, score) for score in ("positional", "symbolic")}
     for score, color in (("positional", POSITIONAL), ("symbolic", SYMBOLIC)):
         panels.append(
-            alt.Chart(summary)
+            alt.Chart(with_shares(summary))
             .mark_rect()
             .encode(
                 x=alt.X("head:O").title("head").axis(labelAngle=0),
                 y=alt.Y("layer:O").title("layer"),
                 color=alt.Color(f"{score}:Q").scale(domain=[0, 1], range=["#f7f7f7", color]).title(f"{score} score"),
-                tooltip=["layer:O", "head:O", number("positional"), number("symbolic"), number("entropy")],
+                opacity=alt.Opacity("attention_moved:Q", scale=fading(0.3, 1.0), legend=None),
+                tooltip=["layer:O", "head:O", *told(summary)],
             )
             .properties(width=max(160, 24 * summary["head"].nunique()), height=max(120, 14 * summary.layer.nunique()))
         )
+    fades = faint(summary).removesuffix("; ")
     medians = "; ".join(f"{score} {early:.2f}, then {late:.2f}" for score, (early, late) in halves.items())
     return (
         alt.hconcat(*panels)
@@ -59,7 +75,7 @@ def heatmap(summary: pd.DataFrame) -> alt.HConcatChart:
         .properties(
             title=alt.TitleParams(
                 layers_in_words(summary),
-                subtitle=f"By Kendall's test over layers. Medians of both halves: {medians}",
+                subtitle=[*filter(None, (f"By Kendall's test over layers. Medians of both halves: {medians}", fades))],
             ),
             description=f"Heatmaps of both scores by layer and head. Medians in both halves of the layers: {medians}.",
         )
@@ -80,6 +96,7 @@ def frequency_profile(rows: pd.DataFrame) -> alt.VConcatChart:
     quarter = max(1, len(symbolic) // 4)
     fast, slow = symbolic.iloc[:quarter].mean(), symbolic.iloc[-quarter:].mean()
     across = alt.X("frequency_id:Q").title("frequency ID (1 is the fastest)").scale(nice=False, padding=8)
+    across = across.axis(format="d", tickMinStep=1)
     tooltip = ["frequency_id:Q", number("angle", ".3g"), number("mean"), number("min"), number("max")]
     color = alt.Color("score:N").scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC]).title(None)
     color = color.legend(symbolOpacity=1)
@@ -124,6 +141,38 @@ def split_layers(summary: pd.DataFrame, score: str) -> tuple[float, float]:
     """
     early = summary.layer < (summary.layer.max() + 1) // 2
     return float(summary[score][early].median()), float(summary[score][~early].median())
+
+
+def with_shares(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return a summary in which heads whose share of attention was not measured fade as little as any."""
+    if "attention_moved" not in summary:
+        return summary.assign(attention_moved=1.0)
+    return summary.assign(attention_moved=summary.attention_moved.fillna(1.0))
+
+
+def told(summary: pd.DataFrame) -> list[alt.Tooltip]:
+    """Return what the pointer is told of a head: what was measured of `TOLD`."""
+    return [number(name) for name in TOLD if name in summary]
+
+
+def fading(least: float, most: float) -> alt.Scale:
+    """Return a scale from no attention on what is moved to `HARDLY`, from where on heads are drawn in full."""
+    return alt.Scale(domain=[0, HARDLY], range=[least, most], clamp=True)
+
+
+def faint(summary: pd.DataFrame) -> str:
+    """Return how many heads are drawn faint, and why; nothing where none is.
+
+    >>> faint(pd.DataFrame({"attention_moved": [0.01, 0.5]}))
+    '1 faint: below 5 % of attention on what is moved; '
+    """
+    count = int((with_shares(summary).attention_moved < HARDLY).sum())
+    return f"{count} faint: below {HARDLY:.0%} of attention on what is moved; ".replace("%", " %") * (count > 0)
+
+
+def counted_heads(summary: pd.DataFrame) -> str:
+    """Return how many heads there are, in words."""
+    return f"{len(summary)} head{'s' * (len(summary) != 1)}"
 
 
 def number(field: str, form: str = ".3f") -> alt.Tooltip:

@@ -60,6 +60,14 @@ def by_moving_contents(model, tokens, query, held, blocks, temperature, relative
     return torch.stack(found)
 
 
+def replayed():
+    """A model whose rotation no planes explain, so that the model itself is asked for every key at every position."""
+    model = families.build("hunyuan_v1_dense")
+    for layer in model.model.layers:
+        layer.self_attn.key_layernorm = torch.nn.Linear(8, 8, bias=False)
+    return families.randomise(model, 3)
+
+
 def pairs(count):
     return list(itertools.combinations(range(count), 2))
 
@@ -85,14 +93,15 @@ def test_shares_and_distance_are_those_of_the_models_own_attention(family, held)
     assert (column(table, "moved") == seen[..., moved].sum(-1)).all()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "replayed"])
 @pytest.mark.parametrize(
     "held, blocks", [((), None), ((0,), None), ((2, 3, 4), None), ((0, 5), [(0, 3), (3, 6), (6, 9)])], ids=str
 )
 @pytest.mark.parametrize("temperature, relative", [(1.0, True), (0.5, True), (0.05, False)])
 def test_held_tokens_are_attended_and_never_moved(family, held, blocks, temperature, relative):
     options = dict(sliding_window=64) if family in ("gemma2", "gpt_oss") else {}
-    model, tokens = families.build(family, **options), families.tokens(LENGTH)
+    model = replayed() if family == "replayed" else families.build(family, **options)
+    tokens = families.tokens(LENGTH)
     expected = by_moving_contents(model, tokens, LENGTH - 1, held, blocks, temperature, relative)
     table = profile(
         model, tokens, hold=list(held) or None, blocks=blocks or "tokens", temperature=temperature, relative=relative
@@ -192,3 +201,44 @@ def test_another_default_device_changes_nothing():
     with torch.device("meta"):
         found = profile(model, tokens, blocks=[(0, 3), (3, 6)], hold="first", per_frequency=True)
     pd.testing.assert_frame_equal(found.heads, expected.heads)
+
+
+def test_charts_fade_heads_that_hardly_attend_to_what_moves():
+    result = profile(families.build("llama"), families.tokens(LENGTH, batch=2))
+    assert "faint" not in result.plane().to_dict()["title"]["subtitle"]
+    result.heads.loc[result.heads["head"] == 1, "attention_moved"] = 0.01
+    plane, heat = result.plane().to_dict(), result.heatmap().to_dict()
+    assert "2 faint: below 5 % of attention on what is moved" in plane["title"]["subtitle"]
+    assert any("2 faint" in line for line in heat["title"]["subtitle"])
+    shown = plane["encoding"]["opacity"]["condition"]
+    assert shown["field"] == heat["hconcat"][0]["encoding"]["opacity"]["field"] == "attention_moved"
+    assert shown["scale"]["domain"] == [0, 0.05] and shown["scale"]["clamp"]
+    rows = next(iter(plane["datasets"].values()))
+    assert [row["attention_moved"] for row in rows] == pytest.approx(result.summary().attention_moved.tolist())
+
+
+def test_one_head_is_spoken_of_as_one():
+    model = families.build("llama", num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)
+    one = profile(model, families.tokens(LENGTH), per_frequency=True)
+    text = repr(one)
+    assert "1 head in 1 layer, 1 of 1 layer rotates" in text and "nan" not in text
+    assert "nan" not in str(one.plane().to_dict()["title"])
+    axis = one.frequency_profile(0, 0).to_dict()["vconcat"][0]["layer"][0]["encoding"]["x"]["axis"]
+    assert axis["format"] == "d" and axis["tickMinStep"] == 1
+
+
+def test_a_printed_summary_shows_both_scores_in_a_narrow_terminal():
+    summary = profile(families.build("llama"), families.tokens(LENGTH)).summary()
+    with pd.option_context("display.width", 80, "display.max_columns", 0):
+        text = str(summary)
+    assert "positional" in text and "symbolic" in text and "layer" in text
+
+
+def test_layers_without_frequencies_say_why():
+    found = profile(replayed(), families.tokens(LENGTH), per_frequency=True)
+    with pytest.raises(InputError, match="turns no pairs of dimensions"):
+        found.frequency_profile(0, 0)
+    still = profile(families.build("smollm3"), families.tokens(LENGTH), per_frequency=True)
+    layer = int(still.coverage.layer[~still.coverage.rotates].iloc[0])
+    with pytest.raises(InputError, match=f"layer {layer} does not rotate"):
+        still.frequency_profile(layer, 0)
