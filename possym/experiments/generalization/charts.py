@@ -100,7 +100,7 @@ def checkpoints_by_length(checkpoints: pd.DataFrame) -> alt.LayerChart:
     """
     data = over_seeds(checkpoints, ["task", "checkpoint", "length"], "accuracy").round(4)
     data["which"] = data["task"].map(RULES)
-    names = list(dict.fromkeys(data["which"]))
+    names = [name for name in RULES.values() if name in set(data["which"])]
     menu = alt.param(name="which", value=names[-1], bind=alt.binding_select(options=names, name="Task "))
     base = alt.Chart(data).transform_filter("datum.which == which")
     color = alt.Color("checkpoint:N", title="Checkpoint").scale(domain=["last", "best"], range=[INK, CATEGORIES[2]])
@@ -273,17 +273,17 @@ def distractor_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Return how far a wrong key's logit stays below the right one's as the wrong key moves away.
 
     Args:
-        table: head (a name), farther (places), gap (logits).
+        table: head (a name), farther (positions), gap (logits).
     """
     names = list(dict.fromkeys(table["head"]))
     far = table[table["farther"] > 17].reset_index(drop=True)
     nearest = far.loc[far.groupby("head", sort=False)["gap"].idxmax()]
-    words = "; ".join(f"{row.head}: {row.gap:.1f} at {row.farther} places" for row in nearest.itertuples())
+    words = "; ".join(f"{row.head}: {row.gap:.1f} at {row.farther} positions" for row in nearest.itertuples())
     lines = (
         alt.Chart(table.round(3))
         .mark_line(strokeWidth=1.5)
         .encode(
-            x=alt.X("farther:Q", title="How many places farther than the right key"),
+            x=alt.X("farther:Q", title="How many positions farther than the right key"),
             y=alt.Y("gap:Q", title="Wrong key less right key (logits)"),
             color=alt.Color("head:N", title=None).scale(domain=names, range=list(COLORS[: len(names)])),
             tooltip=["head:N", "farther:Q", "gap:Q"],
@@ -291,7 +291,9 @@ def distractor_chart(table: pd.DataFrame) -> alt.LayerChart:
     )
     zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule().encode(y="zero:Q")
     return (lines + zero).properties(
-        title=alt.Title("Where a far key looks like the right one", subtitle=f"Nearest miss beyond 17 places, {words}"),
+        title=alt.Title(
+            "Where a far key looks like the right one", subtitle=f"Nearest miss beyond 17 positions, {words}"
+        ),
         description=f"Line chart of a wrong key's mean logit less the right key's, by distance. Nearest: {words}.",
         height=280,
     )

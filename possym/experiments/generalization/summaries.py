@@ -163,7 +163,7 @@ def repair_gains(repairs: pd.DataFrame) -> pd.DataFrame:
 def attending_heads(leads: pd.DataFrame, looks: pd.DataFrame, least: float = 0.5) -> pd.DataFrame:
     """Return the rows of ``leads`` of heads that at training length put at least this share of attention on a step.
 
-    Only steps away from the query's own place count: a head that looks at itself looks up nothing.
+    Only steps away from the query's own position count: a head that attends to itself looks up nothing.
 
     Args:
         leads, looks: tables of `possym.experiments.generalization`.

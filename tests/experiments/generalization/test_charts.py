@@ -167,6 +167,43 @@ def test_the_forecast_stands_beside_the_measurement():
     assert any("within 0.03" in text for text in texts(svg))
 
 
+def test_ratios_by_level_name_the_worst_median():
+    table = pd.DataFrame(
+        [
+            ("number", 3, 3, 0.8, 0.5, 1.0, 0.9),
+            ("number", 3, 2, 1.1, 1.0, 1.2, 0.7),
+            ("letter", 3, 3, 1.05, 1.0, 1.1, 0.9),
+            ("letter", 3, 0, float("nan"), float("nan"), float("nan"), 0.7),
+        ],
+        columns=["task", "models", "fall", "median", "low", "high", "level"],
+    )
+    chart = charts.ratios_by_level_chart(table, 1.1)
+    is_complete(chart)
+    svg = draw(chart)
+    assert [(m["row"], m["median"]) for m in marks(svg, "point")] == [
+        ("number, 90%", "0.8"), ("number, 70%", "1.1"), ("letter, 90%", "1.05"),
+    ]  # fmt: skip
+    assert any("×1.25 (number) and ×1.05 (letter)" in text for text in texts(svg))
+
+
+def test_checkpoints_stand_side_by_side():
+    rows = [
+        (task, checkpoint, seed, length, 0.9 - 0.1 * place - (0.2 if checkpoint == "best" else 0) - 0.05 * seed)
+        for task, checkpoint, seed in itertools.product(charts.RULES, ("last", "best"), (0, 1, 2))
+        for place, length in enumerate(LENGTHS)
+    ]
+    chart = charts.checkpoints_by_length(
+        pd.DataFrame(rows, columns=["task", "checkpoint", "seed", "length", "accuracy"])
+    )
+    is_complete(chart)
+    drawn = marks(draw(chart), "point")
+    assert {m["which"] for m in drawn if "which" in m} == {"letter task"}
+    medians = {(m["checkpoint"], m["length"]): m["median"] for m in drawn if "checkpoint" in m}
+    assert len(medians) == 6 and medians["best", "100"] == "0.55" and medians["last", "1000"] == "0.65"
+    said = "Letter task, 1,000 tokens: the median best checkpoint is right on 45 %, the last one on 65 %"
+    assert title_of(chart) == said and title_of(chart, which="number task").startswith("Number task")
+
+
 def test_forecast_points_name_their_error():
     table = pd.DataFrame(
         [("number", 1e-4, 0, 100.0, 50.0), ("number", 1e-4, 1, 100.0, 100.0), ("letter", 1e-3, 0, 500.0, 2000.0)],
@@ -263,4 +300,4 @@ def test_wrong_keys_name_the_nearest_miss():
     chart = charts.distractor_chart(pd.concat([rows.reset_index(drop=True) for _, rows in table.groupby("head")]))
     is_complete(chart)
     svg = draw(chart)
-    assert any("a: -1.0 at 44 places; b: -4.0 at 44 places" in text for text in texts(svg))
+    assert any("a: -1.0 at 44 positions; b: -4.0 at 44 positions" in text for text in texts(svg))
