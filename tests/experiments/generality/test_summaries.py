@@ -76,6 +76,28 @@ def test_before_is_the_last_evaluation_before_accuracy_first_reaches_one_half():
         settings.before_and_after(table.assign(accuracy=0.5))
 
 
+def test_what_is_gained_while_learning_is_set_beside_a_constant_drift():
+    table = pd.DataFrame(
+        {
+            "setting": "heads",
+            "task": "letter",
+            "seed": 0,
+            "step": [400, 0, 100, 300, 200],  # in any order
+            "accuracy": [1.0, 0.1, 0.49, 0.99, 0.5],
+            "positional": [0.5, 0.0, 0.25, 0.5, 0.25],
+            "symbolic": [0.5, 0.125, 0.125, 0.25, 0.25],
+        }
+    )
+    row = settings.gained_while_learning(table).iloc[0]
+    # From step 100, the last below one half, to step 300, the first at 99 %: 0.75 less 0.375; half of 0.875 as drift.
+    assert row[["gained", "drift", "rise"]].tolist() == [0.375, 0.4375, 0.875] and row["learnt"]
+    back = table.assign(accuracy=[0.98, 0.1, 0.49, 0.99, 0.5])
+    row = settings.gained_while_learning(back).iloc[0]
+    assert not row["learnt"] and pd.isna(row["gained"]) and pd.isna(row["drift"]) and row["rise"] == 0.875
+    with pytest.raises(InputError, match="heads letter 0: accuracy is never below 0.5"):
+        settings.gained_while_learning(table.assign(accuracy=0.5))
+
+
 def test_layers_are_counted_over_heads_and_seeds(random_tables):
     found = settings.by_layer(random_tables["heads"], 0.05)
     assert len(found) == len(PAIRS) * 2 * 3

@@ -144,6 +144,63 @@ def test_the_best_checkpoint_is_compared_seed_by_seed(gain, verdict):
     assert found.verdict == verdict and f"{gain:+.3f}".replace("-", "−") in found.measured.replace("-", "−")
 
 
+def repaired(task, repair, heads, home, far, seeds=8):
+    """A study of repairs in which one changes accuracy at 17 and at 1,000 tokens by functions of the seed."""
+    rows = [(task, seed, "none", "none", length, 0.5) for seed in range(seeds) for length in (17, 1000)]
+    for seed in range(seeds):
+        changes = [(17, home(seed)), (1000, far(seed))]
+        rows += [(task, seed, repair, heads, length, 0.5 + change) for length, change in changes]
+        rows += [(task, seed, "larger base", "others", length, 0.51) for length in (17, 1000)]
+        rows += [(task, seed, "log length", "symbolic", length, 0.99) for length in (17, 1000)]
+        rows += [("letter" if task == "number" else "number", seed, repair, heads, 1000, 0.0)]
+    columns = ["task", "seed", "repair", "heads", "length", "accuracy"]
+    return Study({"repairs": pd.DataFrame(rows, columns=columns)})
+
+
+@pytest.mark.parametrize(
+    ("far", "verdict"),
+    [
+        (lambda seed: 0.11, "holds"),
+        (lambda seed: 0.09, "holds in part"),  # too little
+        (lambda seed: 0.3 if seed else -0.1, "holds in part"),
+        (lambda seed: 0.3 if seed > 2 else -0.1, "not shown"),
+        (lambda seed: 0.3 if seed > 3 else -0.1, "does not hold"),
+    ],
+)
+def test_sharper_logits_must_help_every_seed(far, verdict):
+    found = claims.sharper_logits(repaired("letter", "log length", "all", lambda seed: 0.0, far))
+    assert found.verdict == verdict and found.measured.startswith("at 1,000 tokens accuracy changes by ")
+
+
+@pytest.mark.parametrize(
+    ("home", "far", "verdict"),
+    [
+        (lambda seed: -0.009, lambda seed: -0.2, "holds"),
+        (lambda seed: -0.011 if seed == 3 else 0.0, lambda seed: -0.2, "does not hold"),
+        (lambda seed: 0.0, lambda seed: -0.2 if seed else 0.0, "holds in part"),
+        (lambda seed: 0.0, lambda seed: -0.2 if seed > 3 else 0.0, "does not hold"),
+    ],
+)
+def test_rotation_is_spared_at_home_and_missed_far_out(home, far, verdict):
+    found = claims.rotation_taken(repaired("letter", "no rotation", "symbolic", home, far))
+    assert found.verdict == verdict and len(found.estimates) == 2
+
+
+@pytest.mark.parametrize(
+    ("far", "verdict"),
+    [
+        (lambda seed: 0.09, "holds"),
+        (lambda seed: 0.2 if seed == 0 else 0.05, "holds in part"),
+        (lambda seed: 0.2, "does not hold"),
+        (lambda seed: -0.2, "holds"),
+    ],
+)
+def test_no_change_of_angles_may_help_far_out(far, verdict):
+    found = claims.angles_changed(repaired("number", "p-RoPE", "all", lambda seed: 0.9, far))
+    best = "p-RoPE of all" if far(1) > 0.01 else "larger base of others"
+    assert found.verdict == verdict and f"the best of 2 changes, {best} heads, gains " in found.measured
+
+
 def test_every_claim_has_its_own_name_and_this_chapter():
     assert len({claim.id for claim in claims.CLAIMS}) == len(claims.CLAIMS)
     assert {claim.chapter for claim in claims.CLAIMS} == {claims.CHAPTER}

@@ -250,3 +250,27 @@ def test_impossible_levels_and_shares_are_refused(made, level):
         dynamics.converged_steps(made["accuracy"], level)
     with pytest.raises(InputError, match="share"):
         dynamics.purity_steps(made["heads"], level)
+
+
+def test_crossings_are_interpolated_between_evaluations():
+    rows = [
+        (hops, step, accuracy)
+        for hops, run in {1: (0.1, 0.8, 1.0), 2: (0.9, 0.2, 1.0), 3: (0.1, 0.2, 0.3), 4: (0.0, 0.9, 0.1)}.items()
+        for step, accuracy in zip((0, 100, 200), run, strict=True)
+    ]
+    table = pd.DataFrame(rows, columns=["hops", "step", "accuracy"]).assign(task="number", seed=0, split="validation")
+    found = dynamics.crossing_steps(table.sample(frac=1, random_state=0)).set_index("hops")["step"]
+    assert found[[1, 2, 4]].tolist() == pytest.approx([150, 0, 100]) and pd.isna(found[3])
+    # Where accuracy rises through the level at an evaluation, both ways of counting agree.
+    assert dynamics.learnt_steps(table).set_index("hops")["step"][[2, 4]].tolist() == [0, 100]
+    tested = table.assign(split="test")
+    assert dynamics.crossing_steps(pd.concat([table, tested.assign(accuracy=1.0)])).set_index("hops")["step"][1] == 150
+
+
+def test_the_p_value_counts_the_orders_that_do_as_well():
+    first, second = np.arange(5.0), np.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    found = dynamics.rank_correlation(first, second, draws=4000)
+    # Of the 120 orders two correlate as strongly: the one at hand and its reverse.
+    assert found["correlation"] == pytest.approx(1) and found["p_value"] == pytest.approx(2 / 120, abs=0.006)
+    assert dynamics.rank_correlation(first, np.array([2.0, 0.0, 4.0, 1.0, 3.0]), draws=400)["p_value"] > 0.4
+    assert dynamics.rank_correlation(np.arange(12.0), np.arange(12.0), draws=99)["p_value"] == 1 / 100
