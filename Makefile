@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help book test lab smoke sweep clean
+.PHONY: help book test check mutants lab smoke sweep clean
 
 PYTHON ?= python3
 PRESET ?= paper
@@ -34,7 +34,7 @@ snakemake = snakemake $(1) --snakefile $(HERE)$(or $(2),Snakefile) $(addprefix -
   | { trap '' INT; sed -u -E '/^(Using profile|Assuming unrestricted|Building DAG|Using shell|Select jobs|Execute [0-9]+ jobs|Touching output|Cannot restore .* no backup|    input: )/d'; }
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' Makefile
 	@echo "Settings: VENV=path (an environment that is there: nothing is installed), PYTHON=python3.12,"
 	@echo "          CORES=2, GPUS=2 (standard: all there are; one job a GPU), BUILD=/elsewhere/_build,"
 	@echo "          PRESET=paper|smoke, COMPUTE=stored|auto|always (run studies that are not stored, or all, once a build),"
@@ -57,9 +57,17 @@ sweep: $(READY) ## run a chapter over a grid of parameters: SWEEP=sweeps/small-m
 	@$(call snakemake,sweep,sweeps.smk,"sweep=$(SWEEP)")
 	@echo "Done: table, notebooks and pictures in sweeps/$$(name=$$(basename "$(SWEEP)"); echo "$${name%.*}"); make book shows them on its page of sweeps"
 
-test: $(READY) ## run all tests, the book's own included
+test: $(READY) ## run all tests, the book's own included; MARK="slurm or families" the slow ones that it leaves out
 	@echo "Testing"
-	@OMP_NUM_THREADS=1 python -m pytest -q --numprocesses auto --dist loadfile --no-loadscope-reorder $(TESTS)
+	@OMP_NUM_THREADS=1 python -m pytest -q --numprocesses auto --dist loadfile --no-loadscope-reorder $(if $(MARK),-m "$(MARK)") $(TESTS)
+
+check: $(READY) ## what takes seconds: style, imports between rooms, types
+	@ruff check && ruff format --check --quiet
+	@lint-imports --no-cache | tail -n 12
+	@mypy
+
+mutants: $(READY) ## change the code at random and count what the tests notice: ROOM=scores (standard: all, hours)
+	@python tests/mutants.py $(ROOM)
 
 lab: $(READY) ## open JupyterLab on the chapters
 	@echo "Opening JupyterLab (stop it with Ctrl-C)"

@@ -16,7 +16,7 @@ import pytest
 
 from possym.sweeps import gallery
 
-pytestmark = pytest.mark.book
+pytestmark = [pytest.mark.book, pytest.mark.slurm]
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = socket.gethostname().split(".")[0]
