@@ -19,14 +19,14 @@ class InputError(PossymError, ValueError):
     """An argument has the wrong type, shape or value."""
 
 
-def to_int(value: object) -> int | None:
+def to_int(value: Any) -> int | None:
     """Return a whole number as an int, None for anything else.
 
     >>> import numpy as np
     >>> to_int(np.int32(3)), to_int(3.0), to_int(True), to_int(10**30)
     (3, None, None, None)
     """
-    if is_bool(value) or getattr(value, "ndim", 0):
+    if is_bool(value) or getattr(value, "ndim", 0) > 0:
         return None
     try:
         number = operator.index(value)
@@ -35,7 +35,7 @@ def to_int(value: object) -> int | None:
     return number if -(2**63) <= number < 2**63 else None
 
 
-def to_float(value: object) -> float | None:
+def to_float(value: Any) -> float | None:
     """Return a real number as a float, None for anything else.
 
     >>> import numpy as np
@@ -51,7 +51,7 @@ def to_float(value: object) -> float | None:
         return None
 
 
-def is_bool(value: object) -> bool:
+def is_bool(value: Any) -> bool:
     """Return whether a value is True or False, of Python, numpy or torch."""
     return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
 

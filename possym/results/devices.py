@@ -154,7 +154,8 @@ def take_jobs(
 
 def end_with_parent() -> None:
     """Wait until the process that started this one is gone, however it ended, and end too."""
-    multiprocessing.parent_process().join()
+    if parent := multiprocessing.parent_process():
+        parent.join()
     os._exit(1)
 
 

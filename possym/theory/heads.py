@@ -37,6 +37,12 @@ class ConstructedHead(nn.Module):
     tensor(0)
     """
 
+    query_table: Tensor
+    key_table: Tensor
+    value_table: Tensor
+    frequencies: Tensor
+    residual: Tensor | None
+
     def __init__(
         self,
         query_table: Tensor,
