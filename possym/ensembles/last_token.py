@@ -113,12 +113,6 @@ def plane_table(
     >>> plane_table(model, torch.arange(5)[None], layer=1, temperature=0.1)["frequency_id"].tolist()
     [1, 2, 3, 4]
     """
-    require_type(model, Ensemble, "model")
-    sizes = {"member": model.members, "layer": model.config.layers, "head": model.config.heads}
-    member, layer, head = (require_type(n, int, name) for name, n in zip(sizes, (member, layer, head), strict=True))
-    for (name, size), number in zip(sizes.items(), (member, layer, head), strict=True):
-        if not 0 <= number < size:
-            raise InputError(f"{name} = {number}: this model has {name}s 0 to {size - 1}")
     with torch.no_grad():
         queries, keys, _ = model.trace(tokens)
     last = tokens.shape[1] - 1

@@ -41,7 +41,6 @@ def plane_weights(model: GPTJEnsemble, tokens: Tensor) -> dict[str, Tensor]:
     >>> plane_weights(model, torch.arange(6)[None])["variance"].shape
     torch.Size([1, 2, 1, 4])
     """
-    require_type(model, GPTJEnsemble, "model")
     with torch.no_grad():
         queries, keys, _ = model.trace(tokens)  # (E, L, B, H, D), (E, L, B, H, T, D)
     T, angles = keys.shape[-2], model.config.frequencies
@@ -89,15 +88,11 @@ def contents(model: GPTJEnsemble, tokens: Tensor) -> Contents:
         model: the ensemble.
         tokens: (E, B, T), or (B, T) that all members read.
 
-    Raises:
-        InputError: tokens of the wrong shape, dtype or range.
-
     >>> from possym.ensembles.gptj import GPTJConfig
     >>> model = GPTJEnsemble(GPTJConfig(vocabulary_size=10, layers=2, width=8), seeds=[0])
     >>> contents(model, torch.zeros(3, 5, dtype=torch.int64)).keys.shape
     torch.Size([1, 2, 3, 5, 1, 8])
     """
-    require_type(model, GPTJEnsemble, "model")
     found: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -125,9 +120,6 @@ def plane_contents(
         place, token, kind (``query`` or ``key``), x and y before rotation, turned_x and turned_y at its position. Two
         rotated vectors' product, times 1/√D, is the plane's part of the logit.
 
-    Raises:
-        InputError: a head or plane that does not exist, or not one sequence.
-
     Source: 2605.31558, Fig. 4.
 
     >>> from possym.ensembles.gptj import GPTJConfig
@@ -137,21 +129,7 @@ def plane_contents(
     >>> len(plane_contents(model, task, task.sample(1).tokens[0], layer=1, frequency_id=2))
     34
     """
-    require_type(model, GPTJEnsemble, "model")
-    require_type(task, Task, "task")
-    require_type(tokens, Tensor, "tokens")
-    if tokens.ndim != 1:
-        raise InputError(f"tokens {tuple(tokens.shape)}: give one sequence, (T,)")
     angles = model.config.frequencies
-    limits = {
-        "layer": (layer, 0, model.config.layers - 1),
-        "frequency_id": (frequency_id, 1, len(angles)),
-        "member": (member, 0, model.members - 1),
-        "head": (head, 0, model.config.heads - 1),
-    }
-    for name, (value, low, high) in limits.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise InputError(f"{name} = {value!r}: give a whole number from {low} to {high}")
     found = contents(model, tokens[None])
     rows = []
     names = task.decode(tokens)
