@@ -6,6 +6,8 @@ knows at training length (scores, frequencies, where its heads look, the forecas
 
 Tables of the study (a row per seed; hops = 0 means all together):
 - ``accuracy``: task, learning_rate, seed, length, hops, accuracy, count
+- ``checkpoints``: task (letter_any too: any letter off the path), checkpoint (last, best on validation), seed, length,
+  accuracy
 - ``heads``: task, learning_rate, seed, layer, head, positional, symbolic, kind (1 positional, −1 symbolic, 0 neither,
   at γ = 0.1), frequency_id, angle: the dominant frequency, a mean weighted by the planes' logit norms
 - ``looks``: task, seed, layer, head, hops, step, weight: see
@@ -13,6 +15,8 @@ Tables of the study (a row per seed; hops = 0 means all together):
 - ``leads``: task, seed, layer, head, hops, length, least, median, most, outside: the right key's logit less the best
   other one over sequences, and the mean attention that goes before the window
 - ``forecast``: task, learning_rate, seed, length, accuracy
+- ``alike``: task, learning_rate, seed, length, accuracy: the forecast if every extra token were as those next to the
+  window
 - ``parts``: task, seed, source (forecast, measured), way (whole, exposed, shielded, upto), layer (−1 for whole),
   length, accuracy: see `possym.experiments.generalization.layers.layer_effects`
 - ``repairs``: task, seed, repair, heads (all, symbolic, others; none for the model as it is), length, accuracy
@@ -76,9 +80,16 @@ class Config(EnsembleConfig):
     other_longest: int = 1000
     lengths: tuple[int, ...] = (17, 25, 35, 50, 70, 100, 140, 200, 300, 500, 700, 850, 1000, 2000, 5000)
     sequences: int = 1000
+    number_lengths: tuple[int, ...] = tuple(range(40, 111))
+    letter_lengths: tuple[int, ...] = (170, 240, 350, 420, 600, 800, 1200, 1450, 1700, 2400, 3000, 4000)
+    sequences_between: int = 400
+    other_rules: tuple[str, ...] = ("letter_any",)
+    rule_members: int = 8
+    checkpoint_lengths: tuple[int, ...] = (17, 100, 200, 300, 500, 700, 800, 1000, 2000, 5000)
+    checkpoint_sequences: int = 160
     scored_sequences: int = 500
     windows: int = 512
-    part_lengths: tuple[int, ...] = (35, 70, 140, 300, 700, 2000)
+    part_lengths: tuple[int, ...] = (35, 70, 140, 300, 700, 1000)
     part_sequences: int = 128
     repair_lengths: tuple[int, ...] = (17, 100, 1000)
     repair_sequences: int = 128
@@ -94,6 +105,12 @@ class Config(EnsembleConfig):
             "other_longest": 50,
             "lengths": (17, 50, 200),
             "sequences": 40,
+            "number_lengths": (30, 40),
+            "letter_lengths": (100,),
+            "sequences_between": 40,
+            "rule_members": 1,
+            "checkpoint_lengths": (17, 50),
+            "checkpoint_sequences": 40,
             "scored_sequences": 40,
             "windows": 64,
             "part_lengths": (50, 200),
@@ -109,18 +126,21 @@ class Config(EnsembleConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot run, before it runs."""
         super().__post_init__()
-        for name in ("lengths", "part_lengths", "repair_lengths", "compared_lengths"):
+        names = ("", "number_", "letter_", "checkpoint_", "part_", "repair_", "compared_")
+        for name in (f"{each}lengths" for each in names):
             lengths, least = getattr(self, name), WINDOW + (name == "part_lengths")
             if not lengths or list(lengths) != sorted(set(lengths)) or lengths[0] < least:
                 raise ConfigError(f"{name} = {lengths!r}: give ascending lengths from {least}")
-        for name in ("other_members", "part_sequences", "repair_sequences", "compared_sequences"):
+        for name in ("other_members", "rule_members", "part_sequences", "repair_sequences", "compared_sequences"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)}: give a whole number from 1")
-        for name in ("sequences", "scored_sequences", "windows"):
+        for name in ("sequences", "sequences_between", "checkpoint_sequences", "scored_sequences", "windows"):
             if getattr(self, name) < 40:  # drawn at random, every number of hops is among so many
                 raise ConfigError(f"{name} = {getattr(self, name)}: give at least 40, to have every number of hops")
         if self.lengths[0] != WINDOW:
             raise ConfigError(f"lengths = {self.lengths!r}: begin with {WINDOW}, the training length")
+        if not set(self.other_rules) <= {"letter_any"}:
+            raise ConfigError(f"other_rules = {self.other_rules!r}: known is letter_any")
         if not self.temperature > 0:
             raise ConfigError(f"temperature = {self.temperature}: give a positive number")
         if self.learning_rate in self.other_rates or len(set(self.other_rates)) < len(self.other_rates):
@@ -131,6 +151,10 @@ class Config(EnsembleConfig):
     def at_rate(self, rate: float) -> "Config":
         """Return the settings of the ensemble with another learning rate."""
         return dataclasses.replace(self, learning_rate=rate, members=self.other_members, other_rates=())
+
+    def of_rule(self, name: str) -> "Config":
+        """Return the settings of the ensemble of a task, of which other rules have fewer members."""
+        return dataclasses.replace(self, members=self.rule_members) if name in self.other_rules else self
 
 
 @dataclass(frozen=True)
@@ -145,9 +169,11 @@ class Group:
 
     @property
     def lengths(self) -> list[int]:
-        """Return the lengths to measure."""
+        """Return the lengths to measure: those of both tasks, and those between where this task's accuracy falls."""
         config = self.config
-        return [length for length in config.lengths if self.main or length <= config.other_longest]
+        between = config.number_lengths if isinstance(self.task, NumberTask) else config.letter_lengths
+        every = sorted({*config.lengths, *between})
+        return [length for length in every if self.main or length <= config.other_longest]
 
     @property
     def axes(self) -> dict[str, list]:
@@ -175,7 +201,7 @@ def run(config: Config) -> Study:
         group = Group(name, TASKS[name](), chosen, main, model)
         stages: dict[str, Callable[[Group], dict[str, pd.DataFrame]]] = {"forecast": at_training_length, "swept": swept}
         if main:
-            stages |= {"parts": parts, "repairs": repairs, "precision": precision}
+            stages |= {"parts": parts, "repairs": repairs, "precision": precision, "checkpoints": checkpoints}
         for stage, function in stages.items():
             tables, spent[stage] = kept(folder, f"{name}-{rate:g}-{stage}", device, partial(function, group))
             for table, frame in tables.items():
@@ -232,6 +258,9 @@ def at_training_length(group: Group) -> dict[str, pd.DataFrame]:
     found = [forecast(model, group.task, length, windows, contents, source) for length in group.lengths]
     tables["forecast"] = rows(group, {"accuracy": torch.stack(found, 1)}, {"length": group.lengths})
     if group.main:
+        some = Batch(*(field[:, : config.windows // 2] for field in windows))
+        found = [forecast(model, group.task, n, some, contents, source, alike=True) for n in group.lengths]
+        tables["alike"] = rows(group, {"accuracy": torch.stack(found, 1)}, {"length": group.lengths})
         tables["parts"] = forecast_layer_effects(group, windows, contents, source)
     return tables
 
@@ -268,11 +297,13 @@ def swept(group: Group) -> dict[str, pd.DataFrame]:
         tables["looks"] = rows(group, attended._asdict(), by_head)
     accuracy, leads = [], []
     for length in group.lengths:
-        found = long_inputs.answer(model, group.task, length, config.sequences, source, attended=attended)
+        fully = length in config.lengths
+        count, steps = (config.sequences, attended) if fully else (config.sequences_between, None)
+        found = long_inputs.answer(model, group.task, length, count, source, attended=steps)
         table = rows(group, right_by_hops(found, HOPS), {"hops": (0, *HOPS)})
         table.insert(3, "length", length)
         accuracy.append(table)
-        if group.main:
+        if group.main and fully:
             table = rows(group, by_hops(found), by_head)
             table.insert(3, "length", length)
             leads.append(table)
@@ -280,6 +311,27 @@ def swept(group: Group) -> dict[str, pd.DataFrame]:
     if group.main:
         tables["leads"] = pd.concat(leads, ignore_index=True)
     return tables
+
+
+def checkpoints(group: Group) -> dict[str, pd.DataFrame]:
+    """Return accuracy of the last checkpoints and of the best on validation, under each rule of the task."""
+    config, device = group.config, group.source().device
+    names = [group.name, *(rule for rule in config.other_rules if rule.startswith(group.name))]
+    tables = []
+    for name in names:
+        for checkpoint in ensembles.CHECKPOINTS:
+            model = ensembles.trained(name, config.of_rule(name), device, checkpoint)
+            other = Group(name, TASKS[name](), config.of_rule(name), group.main, model)
+            source = other.source()  # a fresh one each time: both checkpoints answer the same sequences
+            found = [
+                long_inputs.answer(model, other.task, length, config.checkpoint_sequences, source).correct
+                for length in config.checkpoint_lengths
+            ]
+            accuracy = torch.stack([correct.float().mean(-1) for correct in found], 1)
+            table = rows(other, {"accuracy": accuracy}, {"length": config.checkpoint_lengths})
+            table.insert(1, "checkpoint", checkpoint)
+            tables.append(table)
+    return {"checkpoints": pd.concat(tables, ignore_index=True)}
 
 
 def right_by_hops(found: Answers, hops: Sequence[int]) -> dict[str, Tensor]:

@@ -139,8 +139,7 @@ def checkpoints_by_length(checkpoints: pd.DataFrame) -> alt.LayerChart:
         .properties(
             title=alt.Title(
                 dynamic_title("which", titles),
-                subtitle=f"Median, smallest and largest of {int(data['seeds'].max())} seeds; diamonds: read off the "
-                "paper's Fig. 5B",
+                subtitle="Median, smallest and largest seed; diamonds: read off the paper's Fig. 5B",
             ),
             description="Line chart of accuracy by input length on a logarithmic axis, a line with a band for the best "
             "and for the last checkpoint, with the paper's readings as diamonds. A menu picks the task.",

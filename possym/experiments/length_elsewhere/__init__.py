@@ -59,7 +59,10 @@ class Config(SettingsConfig):
     """
 
     settings: tuple[str, ...] = ("heads", "layers", "llama", "every-place")
-    lengths: tuple[int, ...] = (17, 25, 35, 50, 70, 100, 140, 200, 300, 500, 700, 1000)
+    lengths: tuple[int, ...] = (
+        *(17, 25, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 85, 90, 100, 110, 140, 170, 200, 240, 300, 350, 420, 500),
+        *(600, 700, 850, 1000),
+    )
     test_sequences: int = 10_000
     sequences: int = 500
     scored_sequences: int = 400

@@ -33,25 +33,31 @@ def smoke(tmp_path_factory):
 def test_tables_hold_every_model_and_length_once(smoke):
     config, tables = smoke
     models, others = 2 * config.members, 2 * config.other_members
-    layers, lengths = config.layers, len(config.lengths)
-    short = sum(length <= config.other_longest for length in config.lengths)
+    layers, coarse = config.layers, len(config.lengths)
+    every = [{*config.lengths, *between} for between in (config.number_lengths, config.letter_lengths)]
+    fine, short = sum(map(len, every)), sum(length <= config.other_longest for each in every for length in each)
+    fine, short = config.members * fine, config.other_members * short
     model = ["task", "learning_rate", "seed"]
     sizes = {
-        "accuracy": (["length", "hops"], 5 * (models * lengths + others * short)),
+        "accuracy": (["length", "hops"], 5 * (fine + short)),
         "heads": (["layer", "head"], layers * (models + others)),
         "looks": (["layer", "head", "hops"], 4 * layers * models),
-        "leads": (["layer", "head", "hops", "length"], 4 * layers * models * lengths),
-        "forecast": (["length"], models * lengths + others * short),
+        "leads": (["layer", "head", "hops", "length"], 4 * layers * models * coarse),
+        "forecast": (["length"], fine + short),
+        "alike": (["length"], fine),
         "parts": (["source", "way", "layer", "length"], models * len(config.part_lengths) * 2 * (1 + 3 * layers)),
         "repairs": (["repair", "heads", "length"], models * len(config.repair_lengths) * 16),
     }
     for name, (keys, size) in sizes.items():
         assert not tables[name].duplicated([*model, *keys]).any() and len(tables[name]) == size, name
         assert not tables[name].isna().any(axis=None), name
+    checkpoints = tables["checkpoints"]
+    assert not checkpoints.duplicated([*model, "checkpoint", "length"]).any()
+    assert len(checkpoints) == 2 * (models + config.rule_members) * len(config.checkpoint_lengths)
     assert len(tables["precision"]) == 2 * len(config.compared_lengths)
-    assert len(tables["timing"]) == 2 * (6 + 3)
+    assert len(tables["timing"]) == 2 * (7 + 3)
     assert (tables["precision"]["same"] == 1).all()  # on the CPU both are float32
-    for name in ("accuracy", "forecast", "parts", "repairs"):
+    for name in ("accuracy", "forecast", "alike", "parts", "repairs"):
         assert tables[name]["accuracy"].between(0, 1).all()
 
 
@@ -60,7 +66,9 @@ def test_accuracy_over_all_hops_is_the_mean_of_each(smoke):
     whole, parts = accuracy[accuracy["hops"] == 0], accuracy[accuracy["hops"] > 0]
     model = parts.index.names
     assert (parts.groupby(model)["count"].sum() == whole["count"]).all()
-    assert (whole["count"] == smoke[0].sequences).all()
+    fully = whole.index.get_level_values("length").isin(smoke[0].lengths)
+    assert (whole["count"][fully] == smoke[0].sequences).all()
+    assert (whole["count"][~fully] == smoke[0].sequences_between).all()
     means = (parts["accuracy"] * parts["count"]).groupby(model).sum() / parts.groupby(model)["count"].sum()
     whole = whole["accuracy"].astype(float).groupby(model).first()
     pd.testing.assert_series_equal(means, whole, atol=2e-5, check_names=False)
@@ -105,6 +113,22 @@ def test_heads_and_leads_are_those_of_the_trained_models(smoke):
                 row = leads.loc[(seed, layer, hops)]
                 expected = (gaps.min().item(), gaps.median().item(), gaps.max().item())
                 assert tuple(row[["least", "median", "most"]]) == pytest.approx(expected, abs=2e-5)
+
+
+def test_both_checkpoints_of_every_rule_answer_the_same_sequences(smoke):
+    config, table = smoke[0], smoke[1]["checkpoints"]
+    for name in ("number", "letter", "letter_any"):
+        own = config.of_rule(name)
+        assert own.members == (config.rule_members if name == "letter_any" else config.members)
+        for checkpoint in ("last", "best"):
+            model = ensembles.trained(name, own, torch.device("cpu"), checkpoint)
+            source = study.generator(config.seed, "held-out")
+            rows = table.query("task == @name and checkpoint == @checkpoint")
+            for length in config.checkpoint_lengths:
+                batch = sample_members(study.TASKS[name](), own.members, config.checkpoint_sequences, length, source)
+                with torch.no_grad():
+                    right = (model(batch.tokens).argmax(-1) == batch.answer).float().mean(1)
+                assert rows[rows["length"] == length]["accuracy"].tolist() == pytest.approx(right.tolist(), abs=1e-5)
 
 
 def test_no_repair_is_the_model_itself_and_a_repair_of_no_head_too(smoke):
@@ -156,9 +180,16 @@ def test_an_interrupted_study_ends_with_the_same_result(tmp_path, monkeypatch):
         {"lengths": ()},
         {"lengths": (25, 40)},
         {"part_lengths": (17,)},
+        {"number_lengths": (40, 16)},
+        {"letter_lengths": ()},
+        {"checkpoint_lengths": (9,)},
         {"repair_lengths": ()},
         {"compared_lengths": (40, 40)},
         {"sequences": 4},
+        {"sequences_between": 4},
+        {"checkpoint_sequences": 4},
+        {"other_rules": ("number",)},
+        {"rule_members": 0},
         {"windows": 8},
         {"part_sequences": 0},
         {"other_members": 0},
