@@ -89,7 +89,10 @@ FIGURES = {
     "figure-heads-by-layer": ("real-early-positional", "real-late-symbolic"),
     "figure-scores-by-frequency": ("real-slow-symbolic", "real-fast-positional", "real-fastest-both"),
     "figure-queries-and-keys": ("real-keys-gather",),
+    "figure-choices": ("real-temperature",),
     "table-real-heads-and-the-bound": ("real-exclusion",),
+    "figure-known-heads": ("known-induction-symbolic", "known-previous-token-positional"),
+    "figure-bands-in-known-heads": ("knob-induction", "knob-previous-token"),
     # 11-one-hop-prompts
     "figure-published-accuracy": (
         "prompts-letters-ahead", "prompts-numbers-first", "prompts-numbers-fall", "prompts-published-models",

@@ -5,53 +5,57 @@ places), repeated random tokens, and natural text that ships with Python. The qu
 with ``reference`` pairs is the one on which the ways of scoring are varied; that with the fewest, which a small model
 may solve, shows what an edited model can still do.
 
+Heads are scored in two forms, see `FORMS`: with the absolute τ of the papers, and scale-free, with relative weights
+(`possym.scores.swap_scores`). Models of random weights, see `possym.experiments.real_models.random_weights`, are
+scored in the same way on the binding task with the most pairs.
+
 Tables of the study (scores are positional and symbolic; prompts, layers and heads count from 0):
 - ``prompts``: task, prompt, tokens, predicted, correct; predicted is a token id, correct NA for natural text
-- ``heads``: task, blocks, prompt, layer, head, positional, symbolic, entropy (nats), variance, bound
-- ``frequencies``: task, blocks, layer, head, frequency_id, angle, and mean and ``_sd`` over prompts of positional,
-  symbolic, logit_norm
-- ``sensitivity``: choice, value, layer, head, positional, symbolic: means over the first prompts of the reference
-  task, one choice changed at a time. ``choice`` "logits" holds A/(A + B) as symbolic and B/(A + B) as
+- ``heads``: task, blocks, form, prompt, layer, head, positional, symbolic, entropy (nats), variance, bound, and what
+  `possym.profile` says of where the head attends
+- ``frequencies``: task, blocks, form, layer, head, frequency_id, angle, and mean and ``_sd`` over prompts of
+  positional, symbolic, logit_norm
+- ``random``: weights, model, form, layer, head, and means over prompts of positional and symbolic
+- ``random_planes``: the same by frequency_id, in the papers' form, with logit_norm
+- ``sensitivity``: choice, value, layer, head, positional, symbolic, effective_swaps: means over the first prompts of
+  the reference task, one choice changed at a time. ``choice`` "logits" holds A/(A + B) as symbolic and B/(A + B) as
   positional
 - ``examples``: kind, layer, head, place, content, before, after: attention by statement on one prompt, before and
   after one permutation that puts statement ``content`` at ``place``
 - ``planes``: kind, layer, head, frequency_id, role, place, token, x, y: queries and keys, before rotation, of two
   heads in the planes with the largest logits, on that prompt
-- ``known``: layer, head, previous_token, induction: see `possym.capture.known_heads`
-- ``knob``: heads, band, draw, how, frequencies, and what became of the model with those RoPE frequencies of those heads
-  edited (see `possym.capture.edits`): text_loss, repeat_loss (nats a token), repeat_accuracy, binding_accuracy,
-  binding_log_probability, and the attention that the known heads are known by, previous_token and induction. The band
-  "none" is the model as it is
+- ``directions``: layer, head, frequency_id, key, query: resultant lengths of the directions of keys and of queries,
+  before rotation, in every plane of every head, on that prompt; 1 is one direction
+- ``known``: layer, head, previous_token, induction: see `possym.capture.known_heads`, on sequences of its own
+- ``knob``: heads, band, draw, how, frequencies, norm_ratio, and what became of the model with those RoPE frequencies of
+  those heads edited (see `possym.experiments.real_models.frequency_knob`): text_loss, repeat_loss (nats a token),
+  repeat_accuracy, binding_accuracy, binding_log_probability (text and bindings where all heads are edited, else NaN),
+  and the attention that the known heads are known by, previous_token and induction. The band "none" is the model as it
+  is
 - ``coverage``: see `possym.capture.Capture`
 
 Source: 2511.11579, section 4.
 """
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from possym.capture import Capture, LayerInputs
-from possym.capture.edits import ablate_frequencies, choose_heads, edited
-from possym.capture.hooks import AttentionCall
-from possym.capture.known_heads import known_heads, repeated_tokens
+from possym.capture.known_heads import repeated_tokens
 from possym.errors import ConfigError
+from possym.experiments.real_models.frequency_knob import Material, knob
+from possym.experiments.real_models.random_weights import WEIGHTS, random_weights, sharpen
+from possym.experiments.real_models.scoring_choices import sensitivity
 from possym.models import hub, random_llama
 from possym.profiling import profile
-from possym.profiling.sensitivity import (
-    block_logits,
-    block_scores,
-    logit_share,
-    permutation_scores,
-    rest_logits,
-    subset_scores,
-)
+from possym.profiling.sensitivity import block_logits, rest_logits
 from possym.results import ExperimentConfig, Study, atomic_write, checkpoint_folder
 from possym.rope import pairs, rotate_by
 from possym.tasks.binding import Binding, BindingTask
@@ -62,8 +66,13 @@ RANDOM = "random-llama"
 HEAD_KEYS = ["layer", "head"]
 SCORES = ["positional", "symbolic"]
 REPEATED, TEXT = "repeated tokens", "natural text"
-WAYS = ("silence", "unrotate")
-ABILITIES = ("text_loss", "repeat_loss", "repeat_accuracy", "binding_accuracy", "binding_log_probability")
+FORMS = PAPERS, SCALE_FREE = "papers", "scale-free"
+HELD = "tokens but the first"
+# What is kept of a profile's table of heads, as far as the profile has it.
+KEPT = (
+    "prompt", *HEAD_KEYS, *SCORES, "entropy", "variance", "bound",
+    "effective_swaps", "attention_moved", "attention_first", "attention_self", "distance",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +98,17 @@ class Config(ExperimentConfig):
     text_length: int = 256
     repeated_length: int = 64
     temperature: float = 0.1
+    relative_temperature: float = 1.0
     temperatures: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 0.1, 1.0)
+    relative_temperatures: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
     block_sizes: tuple[int, ...] = (1, 2, 8, 16, 32)
     sensitivity_prompts: int = 8
     permutations: int = 100
     query_places: int = 48
     band: int = 8
-    band_draws: int = 8
+    band_draws: int = 100
     known_heads: int = 10
+    random_models: int = 3
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {
@@ -114,6 +126,7 @@ class Config(ExperimentConfig):
             "band": 1,
             "band_draws": 2,
             "known_heads": 3,
+            "random_models": 2,
         },
         "paper": {},
     }
@@ -129,19 +142,28 @@ class Config(ExperimentConfig):
             raise ConfigError(f"prompts = {self.prompts}: give one number for each of pairs = {self.pairs}")
         if self.reference not in self.pairs:
             raise ConfigError(f"reference = {self.reference}: give one of pairs = {self.pairs}")
-        counts = ("other_prompts", "sensitivity_prompts", "permutations", "query_places", "band", "known_heads")
+        counts = (
+            "other_prompts", "sensitivity_prompts", "permutations", "query_places", "band", "known_heads",
+            "random_models", "band_draws",
+        )  # fmt: skip
         for name, value in {"prompts": min(self.prompts), **{name: getattr(self, name) for name in counts}}.items():
             if value < 1:
                 raise ConfigError(f"{name} = {value}: give whole numbers from 1")
-        if self.band_draws < 2:
-            raise ConfigError(f"band_draws = {self.band_draws}: give a whole number from 2")
         for name in ("text_length", "repeated_length"):
             if getattr(self, name) < 4:
                 raise ConfigError(f"{name} = {getattr(self, name)}: give a whole number from 4")
-        if not all(t > 0 for t in (self.temperature, *self.temperatures)):
-            raise ConfigError(f"temperatures = {self.temperatures}: give positive numbers")
+        for name in ("temperature", "relative_temperature", "temperatures", "relative_temperatures"):
+            given = getattr(self, name)
+            if not all(t > 0 for t in (given if isinstance(given, tuple) else (given,))):
+                raise ConfigError(f"{name} = {given}: give positive numbers")
         if not all(size >= 1 for size in self.block_sizes):
             raise ConfigError(f"block_sizes = {self.block_sizes}: give numbers of tokens from 1")
+
+    def form(self, name: str) -> dict[str, Any]:
+        """Return how `possym.profile` scores in one of `FORMS`."""
+        if name == PAPERS:
+            return {"temperature": self.temperature, "relative": False}
+        return {"temperature": self.relative_temperature, "relative": True}
 
 
 class Task(NamedTuple):
@@ -156,18 +178,18 @@ def run(config: Config) -> Study:
     """Profile the model, vary the way of scoring, edit frequencies; a run goes on after its last whole stage."""
     folder = checkpoint_folder(NAME, config)
     model, tokenizer = load(config, folder / "model")
-    tasks, binding = draw(config, model, tokenizer)
+    tasks, binding, labels = draw(config, model, tokenizer)
     tables = {}
     names = ("heads", "frequencies", "prompts", "coverage")
     tables |= staged(folder, names, lambda: profiles(config, model, tasks))
     heads, frequencies = of_reference(tables["heads"], config), of_reference(tables["frequencies"], config)
     chosen = choose(heads)
     strongest = strongest_planes(frequencies, chosen)
+    tables |= staged(folder, ("random", "random_planes"), lambda: random_models(config, model, tasks))
     tables |= staged(folder, ("sensitivity",), lambda: {"sensitivity": sensitivity(config, model, binding)})
-    tables |= staged(
-        folder, ("examples", "planes"), lambda: examples(config, model, tokenizer, binding, chosen, strongest)
-    )
-    tables |= staged(folder, ("known", "knob"), lambda: knob(config, model, tasks, frequencies))
+    names = ("examples", "planes", "directions")
+    tables |= staged(folder, names, lambda: examples(config, model, tokenizer, binding, chosen, strongest))
+    tables |= staged(folder, ("known", "knob"), lambda: knob(config, model, material(tasks, labels), frequencies))
     return Study(tables, {}, {"text": text_hash(), "accuracy": accuracy(tables["prompts"])})
 
 
@@ -181,8 +203,9 @@ def binding_name(pairs: int) -> str:
 
 
 def of_reference(table: pd.DataFrame, config: Config) -> pd.DataFrame:
-    """Return the rows of the reference task with statements as blocks."""
-    return table[(table["task"] == binding_name(config.reference)) & (table["blocks"] == "statements")]
+    """Return the rows of the reference task in the papers' form, with statements as blocks."""
+    wanted = {"task": binding_name(config.reference), "blocks": "statements", "form": PAPERS}
+    return table[(table[list(wanted)] == list(wanted.values())).all(axis=1)]
 
 
 def load(config: Config, folder: Path) -> hub.Loaded:
@@ -193,8 +216,8 @@ def load(config: Config, folder: Path) -> hub.Loaded:
     return hub.load(name, device=config.device, dtype=config.dtype)
 
 
-def draw(config: Config, model: Any, tokenizer: Any) -> tuple[dict[str, Task], Binding]:
-    """Return the tasks by name, and the prompts of the reference task."""
+def draw(config: Config, model: Any, tokenizer: Any) -> tuple[dict[str, Task], Binding, Tensor]:
+    """Return the tasks by name, the prompts of the reference task, and the sequences that label known heads."""
     generator = torch.Generator().manual_seed(config.seed)
     tasks, reference = {}, None
     for count, prompts in zip(config.pairs, config.prompts, strict=True):
@@ -205,10 +228,21 @@ def draw(config: Config, model: Any, tokenizer: Any) -> tuple[dict[str, Task], B
     vocabulary = model.get_input_embeddings().weight.shape[0]
     twice = repeated_tokens(config.other_prompts, config.repeated_length, vocabulary, generator)
     # The last token is left out: it is the answer, seen once before.
-    tasks[REPEATED] = Task(twice[:, :-1], {"tokens": "tokens"}, twice[:, -1])
+    cuts = {"tokens": "tokens", HELD: "tokens"}
+    tasks[REPEATED] = Task(twice[:, :-1], cuts, twice[:, -1])
     text = text_tokens(tokenizer, config.other_prompts, config.text_length)
-    tasks[TEXT] = Task(text, {"tokens": "tokens"}, None)
-    return tasks, reference
+    tasks[TEXT] = Task(text, cuts, None)
+    labels = repeated_tokens(config.other_prompts, config.repeated_length, vocabulary, generator)
+    return tasks, reference, labels
+
+
+def material(tasks: dict[str, Task], labels: Tensor) -> Material:
+    """Return what a model with edited frequencies reads."""
+    repeated = tasks[REPEATED]
+    binding = next(task for name, task in tasks.items() if name.startswith("binding"))
+    whole = (torch.cat([task.tokens, task.answers[:, None]], 1) for task in (repeated, binding))
+    twice, bindings = whole
+    return Material(tasks[TEXT].tokens, twice, labels, bindings)
 
 
 def staged(
@@ -219,28 +253,35 @@ def staged(
     if not all(path.exists() for path in paths.values()):
         for name, table in make().items():
             with atomic_write(paths[name]) as path:
-                table.to_parquet(path, index=False)
+                shrunk(table).to_parquet(path, index=False)
     return {name: pd.read_parquet(path) for name, path in paths.items()}
 
 
 def profiles(config: Config, model: Any, tasks: dict[str, Task]) -> dict[str, pd.DataFrame]:
-    """Return the tables of all tasks; frequencies of the binding tasks alone."""
+    """Return the tables of all tasks in both forms; frequencies of the binding tasks alone.
+
+    Where tokens change places in a binding task, the papers' form alone is taken. In the other tasks they do so once
+    with the first token among them and once with it held in place.
+    """
     heads, frequencies, prompts = [], [], []
     for name, task in tasks.items():
+        is_binding = name.startswith("binding")
         for cut, blocks in task.blocks.items():
-            found = profile(
-                model,
-                task.tokens,
-                blocks=blocks,
-                temperature=config.temperature,
-                relative=False,  # the papers' own, by which their claims are judged
-                per_frequency=name.startswith("binding"),
-                answers=None if task.answers is None else task.answers.tolist(),
-            )
-            kept = found.heads.drop(columns=["query", "purity", "moved"])
-            heads.append(shrunk(kept).assign(task=name, blocks=cut))
-            if not found.frequencies.empty:
-                frequencies.append(over_prompts(found.frequencies).assign(task=name, blocks=cut))
+            for form in FORMS[:1] if is_binding and cut == "tokens" else FORMS:
+                found = profile(
+                    model,
+                    task.tokens,
+                    blocks=blocks,
+                    hold="first" if cut == HELD else None,
+                    per_frequency=is_binding,
+                    answers=None if task.answers is None else task.answers.tolist(),
+                    progress=False,
+                    **config.form(form),
+                )
+                labels = {"task": name, "blocks": cut, "form": form}
+                heads.append(shrunk(found.heads[[c for c in KEPT if c in found.heads]]).assign(**labels))
+                if is_binding:
+                    frequencies.append(shrunk(over_prompts(found.frequencies)).assign(**labels))
         prompts.append(found.prompts[["prompt", "tokens", "predicted", "correct"]].assign(task=name))
     return {
         "heads": pd.concat(heads, ignore_index=True),
@@ -248,6 +289,38 @@ def profiles(config: Config, model: Any, tasks: dict[str, Task]) -> dict[str, pd
         "prompts": pd.concat(prompts, ignore_index=True),
         "coverage": found.coverage,
     }
+
+
+def random_models(config: Config, model: Any, tasks: dict[str, Task]) -> dict[str, pd.DataFrame]:
+    """Return the scores of models of random weights and of their planes, on the longest binding task by statements."""
+    task = tasks[binding_name(max(config.pairs))]
+    heads, planes = [], []
+
+    def variance(one: Any) -> float:
+        """Return the median variance of the heads' logits on the first prompt."""
+        blocks = task.blocks["statements"]
+        return float(profile(one, task.tokens[:1], blocks=blocks, progress=False).heads["variance"].median())
+
+    wanted = variance(model)
+    for weights, number in itertools.product(WEIGHTS, range(config.random_models)):
+        other = random_weights(model, weights, config.seed + number)
+        if weights == "sharpened":
+            sharpen(other, variance, wanted)
+        for form in FORMS:
+            found = profile(
+                other,
+                task.tokens,
+                blocks=task.blocks["statements"],
+                per_frequency=form == PAPERS,
+                progress=False,
+                **config.form(form),
+            )
+            labels = {"weights": weights, "model": number, "form": form}
+            heads.append(found.heads.groupby(HEAD_KEYS)[SCORES].mean().reset_index().assign(**labels))
+            if form == PAPERS:
+                means = found.frequencies.groupby([*HEAD_KEYS, "frequency_id"])[[*SCORES, "logit_norm"]].mean()
+                planes.append(means.reset_index().assign(weights=weights, model=number))
+    return {"random": pd.concat(heads, ignore_index=True), "random_planes": pd.concat(planes, ignore_index=True)}
 
 
 def shrunk(table: pd.DataFrame) -> pd.DataFrame:
@@ -261,7 +334,7 @@ def over_prompts(frequencies: pd.DataFrame) -> pd.DataFrame:
     groups = frequencies.groupby([*HEAD_KEYS, "frequency_id"])
     measured = groups[[*SCORES, "logit_norm"]]
     parts = [groups["angle"].first(), measured.mean(), measured.std().add_suffix("_sd")]
-    return shrunk(pd.concat(parts, axis=1).reset_index())
+    return pd.concat(parts, axis=1).reset_index()
 
 
 def accuracy(prompts: pd.DataFrame) -> dict[str, float]:
@@ -286,82 +359,23 @@ def strongest_planes(frequencies: pd.DataFrame, chosen: dict[str, tuple[int, int
     }
 
 
-def sensitivity(config: Config, model: Any, binding: Binding) -> pd.DataFrame:
-    """Return every head's scores under one changed choice at a time, means over prompts."""
-    sums: dict[tuple[str, str], dict[int, Tensor | int]] = {}
-    count = len(binding.tokens[: config.sensitivity_prompts])
-    capture = Capture(model)
-    generator = torch.Generator().manual_seed(config.seed)
-    orders = torch.stack([torch.randperm(len(binding.blocks), generator=generator) for _ in range(config.permutations)])
-    for prompt in range(count):
-
-        def visit(inputs: LayerInputs, asked: int = int(binding.asked[prompt])) -> None:
-            relocated, own = inputs.relocated_logits()[0], inputs.extra_logits()[0]
-            for choice, scores in variants(config, relocated, own, binding.blocks, asked, orders):
-                layers = sums.setdefault(choice, {})
-                layers[inputs.layer] = layers.get(inputs.layer, 0) + torch.stack(scores, -1).cpu() / count
-
-        capture.run(binding.tokens[prompt], visit)
-    rows = [
-        (*choice, layer, head, *scores)
-        for choice, layers in sums.items()
-        for layer, values in layers.items()
-        for head, scores in enumerate(values.tolist())
-    ]
-    return shrunk(pd.DataFrame(rows, columns=["choice", "value", *HEAD_KEYS, *SCORES]))
-
-
-def variants(config: Config, relocated: Tensor, own: Tensor, blocks: list, asked: int, orders: Tensor):
-    """Yield ((choice, value), (positional, symbolic)) of relocated logits (…, N, N) for every way of scoring."""
-    tau, (start, stop) = config.temperature, (blocks[0][0], blocks[-1][1])
-    width = blocks[0][1] - blocks[0][0]
-    logits, extra = block_logits(relocated, blocks), rest_logits(relocated, own, blocks)
-    for temperature in config.temperatures:
-        yield ("temperature", f"{temperature:g}"), block_scores(relocated, own, blocks, temperature)[:2]
-    for size in sorted({*config.block_sizes, width}):
-        if (stop - start) // size >= 2:
-            cut = [(at, at + size) for at in range(start, stop - size + 1, size)]
-            yield ("block size", f"{size}"), block_scores(relocated, own, cut, tau)[:2]
-    for shift in range(width):
-        moved = [(a + shift, b + shift) for a, b in blocks if b + shift <= stop]
-        yield ("boundary", f"{shift}"), block_scores(relocated, own, moved, tau)[:2]
-    everything = [(at, at + width) for at in range(0, relocated.shape[-1] - width + 1, width)]
-    yield ("boundary", "from the first token"), block_scores(relocated, own, everything, tau)[:2]
-    for name, pairs_ in swap_sets(len(blocks), asked).items():
-        yield ("swaps", name), subset_scores(logits, extra, pairs_, tau * width)
-    yield ("swaps", "whole permutations"), permutation_scores(logits, orders)
-    share = logit_share(logits)
-    yield ("logits", "blocks"), (1 - share, share)
-    share = logit_share(relocated)
-    yield ("logits", "tokens"), (1 - share, share)
-
-
-def swap_sets(count: int, asked: int) -> dict[str, Tensor]:
-    """Return sets of swaps of ``count`` blocks by name; ``asked`` is the block that the question is about."""
-    every = torch.triu_indices(count, count, 1).T
-    distance = every[:, 1] - every[:, 0]
-    mine = (every == asked).any(1)
-    tenth = torch.randperm(len(every), generator=torch.Generator().manual_seed(0))[: max(1, len(every) // 10)]
-    return {
-        "all": every,
-        "a random tenth": every[tenth],
-        "neighbours": every[distance == 1],
-        "at least half apart": every[distance >= count // 2],
-        "with the asked": every[mine],
-        "without the asked": every[~mine],
-    }
-
-
 def examples(
     config: Config, model: Any, tokenizer: Any, binding: Binding, chosen: dict, strongest: dict
 ) -> dict[str, pd.DataFrame]:
-    """Return attention by statement before and after a permutation, and queries and keys in planes, on prompt 0."""
+    """Return attention by statement before and after a permutation, and queries and keys in planes, on prompt 0.
+
+    `possym.rope.pairs` of what `LayerInputs` holds are planes; their directions are gathered in every head.
+    """
     tokens, blocks = binding.tokens[0], binding.blocks
     order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(config.seed))
     names = tokenizer.convert_ids_to_tokens(tokens.tolist())
     attention, points = [], []
+    gathered: dict[int, Tensor] = {}
+    aimed: dict[int, list[Tensor]] = {}
 
     def last(inputs: LayerInputs) -> None:
+        directions = unit(pairs(inputs.keys[0], len(inputs.angles), "half")).mean(1).norm(dim=-1)
+        gathered[inputs.layer] = directions.repeat_interleave(inputs.heads // inputs.keys.shape[1], 0).cpu()
         for kind, (layer, head) in chosen.items():
             if layer == inputs.layer:
                 some = slice(head, head + 1)
@@ -380,20 +394,38 @@ def examples(
                 points.append((kind, layer, head, number, role, place, names[place], x, y))
 
     def other(inputs: LayerInputs) -> None:
+        planes = pairs(query_content(inputs)[0], len(inputs.angles), "half")
+        aimed.setdefault(inputs.layer, []).append(unit(planes).cpu())
         for kind in strongest:
             if chosen[kind][0] == inputs.layer:
-                content = query_content(inputs)[0, chosen[kind][1]]
-                collect(kind, "query", pairs(content, len(inputs.angles), "half")[None], [inputs.query_position])
+                collect(kind, "query", planes[None, chosen[kind][1]], [inputs.query_position])
 
     capture = Capture(model)
     capture.run(tokens, last)
     for place in torch.linspace(2, len(tokens) - 1, config.query_places).long().unique().tolist():
         capture.run(tokens, other, query=place)
     columns = ["kind", *HEAD_KEYS]
+    directions = [
+        (layer, head, plane + 1, keys[head, plane].item(), queries[head, plane].item())
+        for layer, keys in gathered.items()
+        for queries in [torch.stack(aimed[layer]).mean(0).norm(dim=-1)]
+        for head in range(keys.shape[0])
+        for plane in range(keys.shape[1])
+    ]
     return {
-        "examples": shrunk(pd.DataFrame(attention, columns=[*columns, "place", "content", "before", "after"])),
-        "planes": shrunk(pd.DataFrame(points, columns=[*columns, "frequency_id", "role", "place", "token", "x", "y"])),
+        "examples": pd.DataFrame(attention, columns=[*columns, "place", "content", "before", "after"]),
+        "planes": pd.DataFrame(points, columns=[*columns, "frequency_id", "role", "place", "token", "x", "y"]),
+        "directions": pd.DataFrame(directions, columns=[*HEAD_KEYS, "frequency_id", "key", "query"]),
     }
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Return vectors (…, 2) of length 1 in their directions.
+
+    >>> unit(torch.tensor([3.0, 4.0]))
+    tensor([0.6000, 0.8000])
+    """
+    return torch.nn.functional.normalize(vectors.double(), dim=-1).to(vectors)
 
 
 def permuted_attention(inputs: LayerInputs, head: slice, blocks: list, order: Tensor) -> tuple[Tensor, Tensor]:
@@ -411,100 +443,3 @@ def query_content(inputs: LayerInputs) -> Tensor:
     cos, sin = (table[inputs.query_position] for table in (inputs.cos, inputs.sin))
     square = cos.square() + sin.square()
     return rotate_by(inputs.query, cos / square, -sin / square, "half")
-
-
-def bands(config: Config, frequencies: pd.DataFrame) -> list[tuple[str, int, list[int]]]:
-    """Return (name, draw, frequency IDs) of what is edited: by score, by speed, and random ones of the same size.
-
-    Which frequencies score symbolic or positional is the mean over all heads of symbolic less positional.
-    """
-    lead = (frequencies["symbolic"] - frequencies["positional"]).groupby(frequencies["frequency_id"]).mean()
-    size = min(config.band, len(lead) - 1)
-    generator = torch.Generator().manual_seed(config.seed)
-    found = [("symbolic", 0, lead.nlargest(size)), ("positional", 0, lead.nsmallest(size))]
-    for start in range(0, len(lead) - size + 1, size):
-        found.append((f"IDs {start + 1} to {start + size}", 0, lead.iloc[start : start + size]))
-    for number in range(config.band_draws):
-        found.append(("random", number, lead.iloc[torch.randperm(len(lead), generator=generator)[:size].tolist()]))
-    return [(name, number, sorted(int(k) for k in rows.index)) for name, number, rows in found]
-
-
-def knob(config: Config, model: Any, tasks: dict[str, Task], frequencies: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the known heads, and what the model can do with bands of frequencies edited."""
-    twice = torch.cat([tasks[REPEATED].tokens, tasks[REPEATED].answers[:, None]], 1)
-    known = known_heads(model, twice)
-    top = {name: known.nlargest(config.known_heads, name) for name in ("previous_token", "induction")}
-    sets = {"all": None}
-    for name, rows in top.items():
-        sets[f"{name.replace('_', '-')} heads"] = rows.groupby("layer")["head"].apply(list).to_dict()
-    rows = [("all", "none", 0, "none", "", *abilities(model, tasks, twice), *known_attention(model, twice, top))]
-    todo = [
-        (name, heads, *band, how)
-        for name, heads in sets.items()
-        for band in bands(config, frequencies)
-        if heads is None or not band[0].startswith("IDs")
-        for how in WAYS
-    ]
-    for name, heads, band, number, ids, how in tqdm(todo, desc="frequency knob", unit="edit"):
-        with ablate_frequencies(model, ids, heads=heads, mode=how):
-            able = abilities(model, tasks, twice)
-        seen = known_attention(model, twice, top, (heads, ids, how))
-        rows.append((name, band, number, how, " ".join(map(str, ids)), *able, *seen))
-    columns = ["heads", "band", "draw", "how", "frequencies", *ABILITIES, "previous_token", "induction"]
-    return {"known": shrunk(known), "knob": shrunk(pd.DataFrame(rows, columns=columns))}
-
-
-def abilities(model: Any, tasks: dict[str, Task], twice: Tensor) -> tuple[float, ...]:
-    """Return the numbers named in ``ABILITIES``: loss on text, on the second saying of tokens, answers to bindings."""
-    text, _ = next_token(model, tasks[TEXT].tokens)
-    half = twice.shape[1] // 2
-    losses, right = next_token(model, twice)
-    binding = next(task for name, task in tasks.items() if name.startswith("binding"))
-    answers, answered = next_token(model, torch.cat([binding.tokens, binding.answers[:, None]], 1))
-    return (
-        text.mean().item(),
-        losses[:, half:].mean().item(),
-        right[:, half:].double().mean().item(),
-        answered[:, -1].double().mean().item(),
-        -answers[:, -1].mean().item(),
-    )
-
-
-def next_token(model: Any, tokens: Tensor, at_once: int = 4096) -> tuple[Tensor, Tensor]:
-    """Return the loss (n, T − 1) of every next token, in nats, and whether it was the model's first choice."""
-    losses, right = [], []
-    for some in tokens.split(max(1, at_once // tokens.shape[1])):
-        some = some.to(model.get_input_embeddings().weight.device)
-        with torch.no_grad():
-            logits = model(some, use_cache=False).logits[:, :-1].float()
-        losses.append(torch.nn.functional.cross_entropy(logits.mT, some[:, 1:], reduction="none").cpu())
-        right.append((logits.argmax(-1) == some[:, 1:]).cpu())
-    return torch.cat(losses), torch.cat(right)
-
-
-def known_attention(
-    model: Any, twice: Tensor, top: dict[str, pd.DataFrame], edit: tuple | None = None
-) -> tuple[float, float]:
-    """Return the mean attention of the known heads to the place before and to the place after the first saying.
-
-    ``edit`` is (heads, frequency IDs, way), as `possym.capture.edits.ablate_frequencies` takes them.
-    """
-    capture, half = Capture(model), twice.shape[1] // 2
-    chosen = {} if edit is None else choose_heads(edit[0], capture.layers)
-    wanted = {name: set(zip(rows["layer"], rows["head"], strict=True)) for name, rows in top.items()}
-    sums = dict.fromkeys(wanted, 0.0)
-
-    def on_call(call: AttentionCall) -> tuple[Tensor, Tensor] | None:
-        changed = None
-        if call.layer in chosen:
-            changed = edited(call, capture.layers[call.layer], chosen[call.layer], *edit[1:])
-        weights = (call if changed is None else replace(call, query=changed[0], key=changed[1])).attention()
-        ends = torch.arange(1, 2 * half, device=weights.device), torch.arange(half, 2 * half, device=weights.device)
-        aims = {"previous_token": (ends[0], ends[0] - 1), "induction": (ends[1], ends[1] - half + 1)}
-        for name, (queries, keys) in aims.items():
-            for head in (head for layer, head in wanted[name] if layer == call.layer):
-                sums[name] += weights[:, head, queries, keys].mean().item() / len(wanted[name])
-        return changed
-
-    capture.forward(twice.to(capture.device), on_call, [twice.shape[1] - 1])
-    return sums["previous_token"], sums["induction"]

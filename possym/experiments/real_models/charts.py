@@ -22,8 +22,14 @@ from possym.profiling.charts import number
 
 SCORE_COLORS = {"positional": POSITIONAL, "symbolic": SYMBOLIC}
 KNOWN_COLORS = {"previous-token": CATEGORIES[0], "induction": CATEGORIES[2], "other": NEUTRAL}
-BAND_COLORS = {"symbolic": SYMBOLIC, "positional": POSITIONAL, "random": NEUTRAL}
+BAND_COLORS = {
+    "symbolic": SYMBOLIC,
+    "matched symbolic": NEUTRAL,
+    "positional": POSITIONAL,
+    "matched positional": CATEGORIES[4],
+}
 FREQUENCY = "frequency ID (1 is the fastest)"
+LEVEL = 0.05  # of a test
 
 
 def score_color(title: str | None = None) -> alt.Color:
@@ -448,10 +454,11 @@ def known_heads(table: pd.DataFrame) -> alt.Chart:
 
 
 def knob(table: pd.DataFrame, heads: str = "all", how: str = "silence") -> alt.VConcatChart:
-    """Draw what is left of each ability when a band of frequencies is edited, beside random bands of the same size."""
+    """Draw what is left of each ability when a band of frequencies is edited, beside random sets matched in logits."""
     effects = knob_effects(table, heads, how)
     effects["kind"] = [band if band in BAND_COLORS else "by speed" for band in effects["band"]]
-    order = list(dict.fromkeys(effects["band"]))
+    bands = list(dict.fromkeys(effects["band"]))
+    order = [*(band for band in BAND_COLORS if band in bands), *(band for band in bands if band not in BAND_COLORS)]
     colors = BAND_COLORS | {"by speed": CATEGORIES[3]}
     panels, words = [], []
     for measure, label in MEASURES.items():
@@ -480,11 +487,16 @@ def knob(table: pd.DataFrame, heads: str = "all", how: str = "silence") -> alt.V
     start = effects.loc[effects["measure"] == "induction", "base"].iloc[0]
     verb = {"silence": "Silencing", "unrotate": "Not rotating"}[how]
     where = heads if heads != "all" else "all heads"
+    matched = {name: left.get(f"matched {name}") for name in ("symbolic", "positional")}
+    taken = " and ".join(
+        f"to {left[name]:.2f} without the {name} band"
+        + ("" if value is None else f" ({value:.2f} without matched sets)")
+        for name, value in matched.items()
+    )
     return alt.vconcat(*panels).properties(
         title=alt.Title(
-            f"{verb} the symbolic band takes induction from {start:.2f} to {left['symbolic']:.2f}, the positional one "
-            f"to {left['positional']:.2f}, random ones to {left['random']:.2f}",
-            subtitle=f"Edited in {where}. Dashed: the model as it is; grey: random bands of the same size",
+            f"{verb} takes induction from {start:.2f} {taken}",
+            subtitle=f"Edited in {where}. Dashed: the model as it is; matched: random sets with logits as large",
         ),
         description=f"Dot plots of abilities by edited band. {'; '.join(words)}.",
     )
@@ -510,7 +522,7 @@ def knob_in_known_heads(table: pd.DataFrame) -> alt.VConcatChart:
                     domain=list(BAND_COLORS), range=list(BAND_COLORS.values())
                 ),
                 shape=alt.Shape("band:N", title="silenced band").scale(
-                    domain=list(BAND_COLORS), range=["diamond", "square", "circle"]
+                    domain=list(BAND_COLORS), range=["diamond", "circle", "square", "circle"]
                 ),
                 tooltip=[
                     "heads:N",
@@ -526,15 +538,17 @@ def knob_in_known_heads(table: pd.DataFrame) -> alt.VConcatChart:
         panels.append((line + points).properties(height=36 * len(sets)))
     own = own_effects(table)
     words = "; ".join(
-        f"in {row.heads} {row.own_change:+.2f} without the {row.own} band (more than {row.beaten} of {row.draws} "
-        f"random ones take), {row.other_change:+.2f} without the other"
+        f"in {row.heads} {row.own_change:+.2f} without the {row.own} band ({row.beyond} of {row.draws} matched sets "
+        f"take as much), {row.other_change:+.2f} without the other"
         for row in own.itertuples()
     )
-    paired = (own["own_change"] < own["other_change"] - 0.1).all()
+    beyond = own["p_value"] <= LEVEL
     title = (
-        "Previous-token heads need the positional band, induction heads the symbolic one"
-        if paired
-        else "Kinds of head and bands do not pair off"
+        "Previous-token heads need the positional band, induction heads the symbolic one, more than matched sets"
+        if beyond.all()
+        else "Only " + ", ".join(own.loc[beyond, "heads"]) + " need their own band more than matched sets"
+        if beyond.any()
+        else "Neither kind of head needs its own band more than matched sets of frequencies"
     )
     return alt.vconcat(*panels).properties(
         title=alt.Title(title, subtitle=f"Edited heads down, bands in colour. Change of their attention: {words}"),

@@ -1,12 +1,20 @@
-"""What the tables of `possym.experiments.real_models` say of heads, frequencies, ways of scoring, and edits."""
+"""What the tables of `possym.experiments.real_models` say of heads, frequencies, ways of scoring, and edits.
+
+Heads of one layer read the same input, so every interval comes from drawing whole layers, see `layer_interval`.
+"""
+
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
 from possym.errors import InputError
-from possym.profiling.statistics import Estimate, rank_difference, stability
+from possym.experiments.real_models import FORMS, HELD, PAPERS
+from possym.experiments.real_models.frequency_knob import ALL, KINDS, KNOWN_SETS, SETS
+from possym.profiling.statistics import Estimate, stability
 
 HEAD = ["layer", "head"]
+LARGE = 0.25  # the share of planes that counts as those with the largest logits
 MEASURES = {
     "text_loss": "loss on text (nats a token)",
     "repeat_accuracy": "accuracy on the second saying",
@@ -16,31 +24,54 @@ MEASURES = {
 }
 
 
-def of_task(table: pd.DataFrame, task: str, blocks: str) -> pd.DataFrame:
-    """Return a task's rows with one kind of blocks.
+def of_task(table: pd.DataFrame, task: str, blocks: str, form: str = PAPERS) -> pd.DataFrame:
+    """Return a task's rows with one kind of blocks, scored in one form.
 
     Raises:
         InputError: no such rows; the known ones are listed.
     """
-    rows = table[(table["task"] == task) & (table["blocks"] == blocks)]
+    rows = table[(table["task"] == task) & (table["blocks"] == blocks) & (table["form"] == form)]
     if rows.empty:
-        known = table[["task", "blocks"]].drop_duplicates().agg(" by ".join, axis=1)
-        raise InputError(f"task = {task!r}, blocks = {blocks!r}: known are {'; '.join(known)}")
+        known = table[["task", "blocks", "form"]].drop_duplicates().agg(" by ".join, axis=1)
+        raise InputError(f"task = {task!r}, blocks = {blocks!r}, form = {form!r}: known are {'; '.join(known)}")
     return rows
 
 
-def mean_heads(heads: pd.DataFrame, task: str, blocks: str) -> pd.DataFrame:
+def mean_heads(heads: pd.DataFrame, task: str, blocks: str, form: str = PAPERS) -> pd.DataFrame:
     """Return means over prompts, one row a layer and head, with ``lead``, symbolic less positional.
 
-    >>> rows = pd.DataFrame({"task": "t", "blocks": "b", "prompt": [0, 1], "layer": 0, "head": 0,
-    ...                      "positional": [0.2, 0.4], "symbolic": [0.9, 0.7], "entropy": 1.0, "variance": 1.0,
-    ...                      "bound": 2.0})
+    >>> rows = pd.DataFrame({"task": "t", "blocks": "b", "form": "papers", "prompt": [0, 1], "layer": 0, "head": 0,
+    ...                      "positional": [0.2, 0.4], "symbolic": [0.9, 0.7]})
     >>> mean_heads(rows, "t", "b")["lead"].round(2).tolist()
     [0.5]
     """
-    columns = ["positional", "symbolic", "entropy", "variance", "bound"]
-    table = of_task(heads, task, blocks).groupby(HEAD)[columns].mean().reset_index()
-    return table.assign(lead=table["symbolic"] - table["positional"])
+    rows = of_task(heads, task, blocks, form)
+    table = rows.drop(columns=["task", "blocks", "form", "prompt"]).groupby(HEAD).mean().reset_index()
+    return table.assign(lead=lead(table))
+
+
+def layer_interval(
+    values: pd.Series, layers: pd.Series, statistic: Callable[[np.ndarray], float], draws: int = 1000, seed: int = 0
+) -> Estimate:
+    """Return a statistic of values and the 2.5 to 97.5 % range of it over draws of whole layers, with replacement.
+
+    >>> layer_interval(pd.Series([1.0, 1.0, 1.0]), pd.Series([0, 1, 2]), np.median, draws=10)[:3]
+    (1.0, 1.0, 1.0)
+    """
+    random = np.random.default_rng(seed)
+    values, (names, position) = values.to_numpy(float), np.unique(layers, return_inverse=True)
+    groups = [values[position == number] for number in range(len(names))]
+    drawn = random.integers(len(groups), size=(draws, len(groups)))
+    spread = [statistic(np.concatenate([groups[number] for number in some])) for some in drawn]
+    low, high = np.percentile(spread, [2.5, 97.5])
+    return Estimate(float(statistic(values)), float(low), float(high))
+
+
+def random_correlations(random: pd.DataFrame, form: str = PAPERS) -> pd.DataFrame:
+    """Return Pearson's r of both scores over the heads of each model of random weights: weights, model, r."""
+    groups = random[random["form"] == form].groupby(["weights", "model"])
+    found = {key: part["positional"].corr(part["symbolic"]) for key, part in groups}
+    return pd.Series(found, name="r").rename_axis(["weights", "model"]).reset_index()
 
 
 def by_correctness(heads: pd.DataFrame, prompts: pd.DataFrame, task: str, blocks: str) -> dict[bool, pd.DataFrame]:
@@ -49,6 +80,24 @@ def by_correctness(heads: pd.DataFrame, prompts: pd.DataFrame, task: str, blocks
     rows = of_task(heads, task, blocks)
     parts = {right: rows[rows["prompt"].map(answered).eq(right).fillna(False).astype(bool)] for right in (True, False)}
     return {right: mean_heads(part, task, blocks) for right, part in parts.items() if not part.empty}
+
+
+def pure_heads(heads: pd.DataFrame, task: str, gamma: float = 0.1) -> pd.DataFrame:
+    """Return how many heads are pure on a task, by form of the score, with the first token moved and held.
+
+    Columns: positional, symbolic; rows: (form, blocks). Pure is one mean score at least 1 − ``gamma`` and the other at
+    most ``gamma``.
+    """
+    found = {}
+    for form in FORMS:
+        for blocks in ("tokens", HELD):
+            means = mean_heads(heads, task, blocks, form)[["positional", "symbolic"]]
+            high, low = means >= 1 - gamma, means <= gamma
+            found[form, blocks] = {
+                "positional": int((high["positional"] & low["symbolic"]).sum()),
+                "symbolic": int((high["symbolic"] & low["positional"]).sum()),
+            }
+    return pd.DataFrame(found).T.rename_axis(["form", "what changes places"])
 
 
 def split_half(heads: pd.DataFrame, task: str, blocks: str) -> float:
@@ -61,13 +110,15 @@ def split_half(heads: pd.DataFrame, task: str, blocks: str) -> float:
 
 
 def over_tasks(heads: pd.DataFrame) -> pd.DataFrame:
-    """Return the rank correlation of heads' ``lead`` between every two tasks, see
-    `possym.profiling.statistics.stability`."""
-    kinds = heads[["task", "blocks"]].drop_duplicates().itertuples(index=False)
+    """Return the rank correlation of heads' ``lead`` between every two tasks, no token held.
+
+    See `possym.profiling.statistics.stability`.
+    """
+    kinds = heads.loc[heads["blocks"] != HELD, ["task", "blocks"]].drop_duplicates().itertuples(index=False)
     return stability({f"{task}, by {cut}": mean_heads(heads, task, cut) for task, cut in kinds}, "lead")
 
 
-def with_large_logits(planes: pd.DataFrame, share: float = 0.25) -> pd.DataFrame:
+def with_large_logits(planes: pd.DataFrame, share: float = LARGE) -> pd.DataFrame:
     """Return the ``share`` of the rows with the largest logit norms."""
     return planes[planes["logit_norm"] >= planes["logit_norm"].quantile(1 - share)]
 
@@ -105,10 +156,30 @@ def thirds(planes: pd.DataFrame, share: float = 1.0) -> dict[str, pd.Series]:
     return {"fastest": rows.loc[rows["frequency_id"] == 1, scores].median(), **found}
 
 
+def large_of_third(planes: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the planes of one third of the frequencies whose logits are in the largest quarter of that third."""
+    return with_large_logits(planes[third(planes) == name])
+
+
+def symbolic_lead(planes: pd.DataFrame) -> Estimate:
+    """Return the median over planes of symbolic less positional, and its interval over draws of layers."""
+    return layer_interval(lead(planes), planes["layer"], np.median)
+
+
+def random_leads(planes: pd.DataFrame, name: str) -> pd.Series:
+    """Return what `symbolic_lead` measures in one third of the frequencies, for each model of random weights."""
+    models = planes.groupby(["weights", "model"])
+    return pd.Series({key: lead(large_of_third(part, name)).median() for key, part in models})
+
+
+def lead(planes: pd.DataFrame) -> pd.Series:
+    """Return symbolic less positional."""
+    return planes["symbolic"] - planes["positional"]
+
+
 def slow_leads_more(planes: pd.DataFrame) -> float:
     """Return the share of heads whose slow third of planes is more symbolic than its fast third, by mean lead."""
-    lead = (planes["symbolic"] - planes["positional"]).groupby([planes["layer"], planes["head"], third(planes)]).mean()
-    wide = lead.unstack()
+    wide = lead(planes).groupby([planes["layer"], planes["head"], third(planes)]).mean().unstack()
     return float((wide["slow"] > wide["fast"]).mean())
 
 
@@ -125,11 +196,29 @@ def gathered(planes: pd.DataFrame) -> pd.DataFrame:
     return pd.Series(direction, index=planes.index).groupby(keys).mean().abs().unstack("role").rename_axis(columns=None)
 
 
+def heads_whose_keys_gather(directions: pd.DataFrame, planes: pd.DataFrame, count: int = 3) -> pd.DataFrame:
+    """Return per head the mean resultant length of keys and of queries over the planes with the largest logits.
+
+    Args:
+        directions: the study's table: layer, head, frequency_id, key, query.
+        planes: layer, head, frequency_id, logit_norm, one row a plane.
+        count: planes of a head that count.
+
+    Returns:
+        layer, head, key, query, more: whether keys gather more than queries do.
+    """
+    table = directions.merge(planes[[*HEAD, "frequency_id", "logit_norm"]], on=[*HEAD, "frequency_id"])
+    place = table.groupby(HEAD)["logit_norm"].rank(ascending=False, method="first")
+    means = table[place <= count].groupby(HEAD)[["key", "query"]].mean().reset_index()
+    return means.assign(more=means["key"] > means["query"])
+
+
 def sensitivity_table(sensitivity: pd.DataFrame, width: str, temperature: str) -> pd.DataFrame:
     """Return what each changed choice does to the heads: one row a choice and value.
 
-    Columns: choice, value, positional, symbolic (medians over heads), r (Pearson's, over heads), rank_correlation (of
-    symbolic less positional, with the default choices: statements, all swaps, this ``temperature``).
+    Columns: choice, value, positional, symbolic (medians over heads), r (Pearson's, over heads), effective_swaps (mean
+    over heads; NaN unless the choice is a temperature), rank_correlation (of symbolic less positional, with the default
+    choices: statements, all swaps, this ``temperature``).
 
     Args:
         sensitivity: the study's table.
@@ -139,14 +228,14 @@ def sensitivity_table(sensitivity: pd.DataFrame, width: str, temperature: str) -
     Raises:
         InputError: the default choice is not in the table.
     """
-    table = sensitivity.assign(lead=sensitivity["symbolic"] - sensitivity["positional"])
+    table = sensitivity.assign(lead=lead(sensitivity))
     default = table[(table["choice"] == "swaps") & (table["value"] == "all")]
     if default.empty:
         raise InputError("sensitivity: no rows with choice 'swaps' and value 'all'")
     default = default.set_index(HEAD)["lead"]
     rows = []
     for (choice, value), part in table.groupby(["choice", "value"], sort=False):
-        lead = part.set_index(HEAD)["lead"]
+        by_head = part.set_index(HEAD)["lead"]
         rows.append(
             {
                 "choice": choice,
@@ -154,7 +243,8 @@ def sensitivity_table(sensitivity: pd.DataFrame, width: str, temperature: str) -
                 "positional": part["positional"].median(),
                 "symbolic": part["symbolic"].median(),
                 "r": part["positional"].corr(part["symbolic"]),
-                "rank_correlation": lead.corr(default, method="spearman"),
+                "effective_swaps": part["effective_swaps"].mean(),
+                "rank_correlation": by_head.corr(default, method="spearman"),
                 "default": (choice, value)
                 in {("temperature", temperature), ("block size", width), ("boundary", "0"), ("swaps", "all")},
             }
@@ -178,39 +268,81 @@ def with_known(summary: pd.DataFrame, known: pd.DataFrame, count: int) -> pd.Dat
     return table.assign(known=kinds)
 
 
-def known_difference(table: pd.DataFrame, first: str = "previous-token", second: str = "induction") -> Estimate:
-    """Return how far ``lead`` tells two kinds of known head apart: see
-    `possym.profiling.statistics.rank_difference`."""
-    rows = table[table["known"].isin([first, second])]
-    return rank_difference(rows.assign(inside=rows["known"] == second), "lead", "inside")
+def known_against_others(table: pd.DataFrame, kind: str, draws: int = 10_000, seed: int = 0) -> Estimate:
+    """Return how likely a known head leads toward its own side more than another head does, any other head.
+
+    That is the area under the curve, 0.5 by chance: induction heads should lead toward symbolic, previous-token heads
+    toward positional. Its interval comes from drawing whole layers.
+
+    Args:
+        table: as `with_known` returns it.
+        kind: "induction" or "previous-token".
+        draws, seed: of layers.
+
+    >>> table = pd.DataFrame({"layer": [0, 0, 1, 1], "lead": [0.9, 0.1, 0.2, 0.8],
+    ...                       "known": ["induction", "other", "other", "induction"]})
+    >>> known_against_others(table, "induction", draws=100)[:3]
+    (1.0, 1.0, 1.0)
+    """
+    sign = 1 if kind == "induction" else -1
+    leads, inside = sign * table["lead"].to_numpy(float), (table["known"] == kind).to_numpy()
+    layers, position = np.unique(table["layer"], return_inverse=True)
+    member = np.eye(len(layers))[position]  # (heads, layers)
+    wins = (leads[inside, None] > leads[~inside]) + 0.5 * (leads[inside, None] == leads[~inside])
+    between = member[inside].T @ wins @ member[~inside]  # wins of one layer's known heads over another's other heads
+    known, others = member[inside].sum(0), member[~inside].sum(0)
+    times = np.random.default_rng(seed).multinomial(len(layers), np.full(len(layers), 1 / len(layers)), size=draws)
+    pairs = (times @ known) * (times @ others)
+    drawn = np.einsum("da,ab,db->d", times, between, times)[pairs > 0] / pairs[pairs > 0]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return Estimate(float(wins.mean()), float(low), float(high))
 
 
 def own_effects(knob: pd.DataFrame) -> pd.DataFrame:
     """Return what known heads lose when a band is silenced in them alone, two rows: previous-token and induction heads.
 
     Columns: heads, measure (the attention that these heads are known by), own (the band of their kind: positional or
-    symbolic), own_change, other_change (of the measure, by their own and by the other band), random_change (mean over
-    random bands), beaten (random bands that take less than their own band does), draws (random bands).
+    symbolic), own_change, other_change (of the measure, by their own and by the other band), and of the random sets of
+    frequencies whose logits are as large as the own band's: matched_change (their mean), draws (how many), beyond (how
+    many take as much as the own band or more), p_value ((beyond + 1)/(draws + 1)), norm_low, norm_high (the range of
+    their size over the band's).
     """
     rows = []
-    for measure, own, other in (("previous_token", "positional", "symbolic"), ("induction", "symbolic", "positional")):
-        heads = f"{measure.replace('_', '-')} heads"
+    for measure, heads in zip(KINDS, KNOWN_SETS, strict=True):
+        (own,) = SETS[heads]
+        (other,) = {*SETS[ALL]} - {own}
         effects = knob_effects(knob, heads)
-        change = effects[effects["measure"] == measure].set_index("band")["change"]
-        row = {"heads": heads, "measure": measure, "own": own, "own_change": change[own], "other_change": change[other]}
-        random = change["random"]
+        effects = effects[effects["measure"] == measure]
+        change = effects.set_index("band")["change"]
+        matched = effects[effects["band"] == f"matched {own}"]
+        beyond = int((matched["change"] <= change[own]).sum())
         rows.append(
-            row | {"random_change": random.mean(), "beaten": int((random > change[own]).sum()), "draws": len(random)}
+            {
+                "heads": heads,
+                "measure": measure,
+                "own": own,
+                "own_change": change[own],
+                "other_change": change[other],
+                "matched_change": matched["change"].mean(),
+                "draws": len(matched),
+                "beyond": beyond,
+                "p_value": (beyond + 1) / (len(matched) + 1),
+                "norm_low": matched["norm_ratio"].min(),
+                "norm_high": matched["norm_ratio"].max(),
+            }
         )
     return pd.DataFrame(rows)
 
 
 def knob_effects(knob: pd.DataFrame, heads: str = "all", how: str = "silence") -> pd.DataFrame:
-    """Return the change of every measure against the unedited model: band, draw, measure, value, base, change."""
+    """Return the change of every measure against the unedited model.
+
+    Columns: band, draw, frequencies, norm_ratio, measure, value, base, change.
+    """
     base = knob[knob["band"] == "none"].iloc[0]
     rows = knob[(knob["heads"] == heads) & (knob["how"] == how)]
     if rows.empty:
         raise InputError(f"heads = {heads!r}, how = {how!r}: no such edits in the table")
-    long = rows.melt(["band", "draw", "frequencies"], list(MEASURES), "measure", "value")
+    long = rows.melt(["band", "draw", "frequencies", "norm_ratio"], list(MEASURES), "measure", "value")
     long["base"] = [base[name] for name in long["measure"]]
     return long.assign(change=long["value"] - long["base"])

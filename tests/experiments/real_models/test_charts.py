@@ -92,14 +92,14 @@ def test_scores_by_frequency_are_medians_and_quartiles(tables, frequencies, scop
 def split(fast, slow):
     """Planes of four heads: large logits with these (positional, symbolic) scores, small ones that score 1 on both."""
     rows = [
-        (TASK, cut, 0, head, number, 0.5**number, *scores, norm)
+        (TASK, cut, "papers", 0, head, number, 0.5**number, *scores, norm)
         for cut in ("statements", "tokens")
         for head in range(4)
         for number in range(1, 10)
         for scores, norm in [((fast if number <= 3 else slow) if head == 0 else (1.0, 1.0), 9.0 if head == 0 else 1.0)]
     ]
-    columns = ["task", "blocks", "layer", "head", "frequency_id", "angle", "positional", "symbolic", "logit_norm"]
-    return pd.DataFrame(rows, columns=columns)
+    columns = ["task", "blocks", "form", "layer", "head", "frequency_id", "angle", "positional", "symbolic"]
+    return pd.DataFrame(rows, columns=[*columns, "logit_norm"])
 
 
 def test_frequency_title_speaks_of_planes_with_large_logits():
@@ -190,9 +190,14 @@ def test_knob_compares_with_the_model_as_it_is(tables):
     edited = knob[(knob.band == "positional") & (knob.heads == "all") & (knob.how == "silence")].iloc[0]
     assert row.change == pytest.approx(edited.induction - base.induction)
     chart = real.knob(knob)
-    assert f"from {base.induction:.2f} to" in chart.title.text
-    assert f"the positional one to {edited.induction:.2f}" in chart.title.text
-    assert len([row for row in drawn(chart) if row.get("band") == "random"]) == 2 * len(readings.MEASURES)
+    matched = effects[(effects.band == "matched positional") & (effects.measure == "induction")]["value"].mean()
+    assert f"Silencing takes induction from {base.induction:.2f} to" in chart.title.text
+    said = f"to {edited.induction:.2f} without the positional band ({matched:.2f} without matched sets)"
+    assert said in chart.title.text
+    for band in ("matched symbolic", "matched positional"):
+        assert len([row for row in drawn(chart) if row.get("band") == band]) == 2 * len(readings.MEASURES)
+    stopped = real.knob(knob, how="unrotate")
+    assert "Not rotating takes" in stopped.title.text and "matched sets" not in stopped.title.text
     with pytest.raises(InputError, match="no such edits"):
         real.knob(knob, heads="none of them")
 
@@ -201,21 +206,45 @@ def test_each_kind_of_known_head_and_its_band(tables):
     own = readings.own_effects(tables["knob"]).set_index("measure")
     rows = tables["knob"].query("heads == 'induction heads' and how == 'silence'").set_index("band")["induction"]
     base = tables["knob"].query("band == 'none'")["induction"].iloc[0]
+    matched = rows["matched symbolic"]
     assert own.loc["induction", "own"] == "symbolic"
     assert own.loc["induction", "own_change"] == pytest.approx(rows["symbolic"] - base)
     assert own.loc["induction", "other_change"] == pytest.approx(rows["positional"] - base)
-    assert own.loc["induction", "random_change"] == pytest.approx(rows["random"].mean() - base)
-    assert own.loc["induction", "beaten"] == (rows["random"] > rows["symbolic"]).sum()
+    assert own.loc["induction", "matched_change"] == pytest.approx(matched.mean() - base)
+    assert own.loc["induction", "beyond"] == (matched <= rows["symbolic"]).sum()
+    assert own.loc["induction", "p_value"] == pytest.approx(((matched <= rows["symbolic"]).sum() + 1) / 3)
     assert own["draws"].tolist() == [2, 2]
-    knob = tables["knob"].copy()
-    knob.loc[knob.band == "random", ["previous_token", "induction"]] = base
-    for heads, measure, band in (
-        ("previous-token heads", "previous_token", "positional"), ("induction heads", "induction", "symbolic")
-    ):  # fmt: skip
-        knob.loc[(knob.heads == heads) & (knob.band == band), measure] -= 0.5
-    assert real.knob_in_known_heads(knob).title.text.startswith("Previous-token heads need the positional band")
-    knob.loc[(knob.heads == "induction heads") & (knob.band == "positional"), "induction"] -= 0.5
-    assert real.knob_in_known_heads(knob).title.text == "Kinds of head and bands do not pair off"
+    assert (own["norm_low"] <= own["norm_high"]).all()
+
+
+def knob_of(previous_token, induction):
+    """Known heads that lose this much attention without their own band, and 0.1 without any of 40 matched sets."""
+    rows = [("all", "none", 0, 0.7, 0.7)]
+    for heads, lost, own, other in (
+        ("previous-token heads", previous_token, "positional", "symbolic"),
+        ("induction heads", induction, "symbolic", "positional"),
+        ("all", 0.3, "symbolic", "positional"),
+    ):
+        rows += [(heads, band, 0, 0.7 - lost, 0.7 - lost) for band in (own, other)]
+        rows += [(heads, f"matched {band}", draw, 0.6, 0.6) for band in (own, other) for draw in range(40)]
+    table = pd.DataFrame(rows, columns=["heads", "band", "draw", "previous_token", "induction"])
+    rest = dict(text_loss=3.0, repeat_accuracy=0.5, binding_accuracy=0.1, norm_ratio=1.0, frequencies="1")
+    return table.assign(how=["none", *["silence"] * (len(table) - 1)], **rest)
+
+
+@pytest.mark.parametrize(
+    ("lost", "title"),
+    [
+        ((0.5, 0.5), "Previous-token heads need the positional band, induction heads the symbolic one, more than"),
+        ((0.5, 0.05), "Only previous-token heads need their own band more than matched sets"),
+        ((0.05, 0.5), "Only induction heads need their own band more than matched sets"),
+        ((0.1, 0.1), "Neither kind of head needs its own band more than matched sets"),
+    ],
+)
+def test_title_of_known_heads_follows_the_matched_sets(lost, title):
+    chart = real.knob_in_known_heads(knob_of(*lost))
+    assert chart.title.text.startswith(title)
+    assert f"{-lost[0]:+.2f} without the positional band" in chart.title.subtitle
 
 
 def test_readings_of_prompts(tables):
