@@ -1,4 +1,4 @@
-"""Guessers that follow no path: how far the form of a sequence alone gives its answer away."""
+"""What the form of a sequence gives away: guessers that follow no path, and pointers that lead to it from elsewhere."""
 
 from string import ascii_letters
 
@@ -48,3 +48,30 @@ def shortcut_accuracy(task: NumberTask | LetterTask | MixedTask, batch: Batch) -
         likely |= (first[:, :TARGETS, None] == first[:, None, :]).sum(-1) == 1
     place = batch.path.gather(1, batch.hops[:, None])
     return likely.gather(1, place)[:, 0].double() / likely.sum(1).clamp(min=1)
+
+
+def pointers_at_path(batch: Batch) -> Tensor:
+    """Return the share (n,), float64, of a letter sequence's pairs of letters off its path that name a token on it.
+
+    A pair of letters names the token that begins with its second letter. Which share there is depends on the rule for
+    tokens off the path, see `possym.tasks.LetterTask`. NaN where every pair is on the path.
+
+    Args:
+        batch: sequences of the letter task.
+
+    Raises:
+        InputError: sequences of another length than 17.
+
+    >>> pointers_at_path(LetterTask().sample(9)).max(), pointers_at_path(LetterTask("any").sample(9)).max() > 0
+    (tensor(0., dtype=torch.float64), tensor(True))
+    """
+    if batch.tokens.shape[1] != 2 * TARGETS + 1:
+        raise InputError(f"sequences of {batch.tokens.shape[1]} tokens: give {2 * TARGETS + 1}")
+    size = LetterTask.LETTERS
+    first, second = batch.tokens % size**2 // size, batch.tokens % size
+    visited = torch.where(batch.path >= 0, first.gather(1, batch.path.clamp(min=0)), -1)
+    names = (second[:, :, None] == visited[:, None]).any(-1)
+    on_path = torch.zeros_like(names).scatter_(1, batch.path.clamp(min=0), True)
+    pairs = ~on_path
+    pairs[:, :TARGETS] = False
+    return (names & pairs).sum(1).double() / pairs.sum(1)

@@ -7,7 +7,7 @@ import torch
 
 from possym.errors import InputError
 from possym.tasks import Batch, IndexTask, LetterTask, MixedTask, NumberTask
-from possym.tasks.shortcuts import shortcut_accuracy
+from possym.tasks.shortcuts import pointers_at_path, shortcut_accuracy
 
 from .test_batch import generator
 
@@ -32,6 +32,21 @@ def test_against_counting(task):
     assert torch.equal(shortcut_accuracy(task, batch), by_counting(task, batch))
 
 
+@pytest.mark.parametrize("rule", LetterTask.OFF_PATH)
+@pytest.mark.parametrize("hops", [1, 4])
+def test_pointers_at_the_path_are_counted_on_strings(rule, hops):
+    task = LetterTask(rule)
+    batch = task.sample(300, hops=hops, generator=generator(hops))
+    expected = []
+    for tokens, path in zip(task.decode(batch.tokens), batch.path.tolist(), strict=True):
+        path = [place for place in path if place >= 0]
+        begun = {tokens[place][0] for place in path}
+        off = [token for place, token in enumerate(tokens) if place >= 8 and place not in path]
+        expected.append(sum(token[1] in begun for token in off) / len(off))
+    assert pointers_at_path(batch).tolist() == pytest.approx(expected)
+    assert (max(expected) > 0) == (rule == "any")
+
+
 def by_hand(task, text, path):
     tokens = torch.tensor([[task.vocabulary.index(token) for token in text.split()]])
     return Batch(tokens, tokens[:, path[-1]], torch.tensor([len(path) - 1]), torch.tensor([path + [-1] * 3]))
@@ -51,3 +66,5 @@ def test_bad_input():
         shortcut_accuracy(IndexTask(), NumberTask().sample(2))
     with pytest.raises(InputError, match="18 tokens"):
         shortcut_accuracy(NumberTask(), NumberTask().sample(2, length=18))
+    with pytest.raises(InputError, match="18 tokens"):
+        pointers_at_path(LetterTask().sample(2, length=18))

@@ -257,17 +257,16 @@ def top_layer_last(heads: pd.DataFrame) -> pd.Series:
     return below.notna() & (last.fillna(float("inf")).reindex(below.index) > below)
 
 
-def rule_summary(
-    accuracy: pd.DataFrame, heads: pd.DataFrame, best: pd.DataFrame, level: float = 0.9, gamma: float = 0.1
-) -> pd.DataFrame:
+def model_ends(tables: dict[str, pd.DataFrame], level: float = 0.9, gamma: float = 0.1) -> pd.DataFrame:
     """Return what became of every model: task, seed, learnt, gap, symbolic, top_last, accuracy, best, best_step.
 
     ``learnt`` is the step at which the last hop count reaches ``level`` and ``gap`` how much later that is than the
     first one; ``symbolic`` counts pure symbolic heads; ``top_last`` is `top_layer_last`; ``accuracy`` is that of the
-    test set at the end and ``best`` that of the weights of the best validation, at ``best_step``.
+    test set at the end and ``best`` that of the weights of the best validation, at ``best_step``, NaN where the study
+    has no table of them. Models trained under other rules of the letter task come last, if there are any.
 
     Args:
-        accuracy, heads, best: tables of the study; those of several rules may stand one behind the other.
+        tables: of the study.
         level: of learning.
         gamma: of purity.
 
@@ -275,23 +274,25 @@ def rule_summary(
         InputError: a column is missing, or ``level`` is not between 0 and 1.
     """
     key = ["task", "seed"]
-    require_columns(best, [*key, "step", "hops", "accuracy"])
+    accuracy, heads, best = (
+        pd.concat([tables[prefix + name] for prefix in ("", "rule_") if prefix + name in tables] or [pd.DataFrame()])
+        for name in ("accuracy", "heads", "best")
+    )
     steps = learnt_steps(accuracy, level).groupby(key)["step"]
     last = steps.max(skipna=False)
     pure = heads[heads["gamma"] == gamma]
-    symbolic = pure_counts(pure).query("kind == 'symbolic'").set_index(key)["heads"]
-    final = final_accuracy(accuracy).query("hops == 0").set_index(key)["accuracy"]
-    chosen = best[best["hops"] == 0].set_index(key)
     columns = {
         "learnt": last,
         "gap": last - steps.min(),
-        "symbolic": symbolic,
+        "symbolic": pure_counts(pure).query("kind == 'symbolic'").set_index(key)["heads"],
         "top_last": top_layer_last(pure),
-        "accuracy": final,
-        "best": chosen["accuracy"],
-        "best_step": chosen["step"],
+        "accuracy": final_accuracy(accuracy).query("hops == 0").set_index(key)["accuracy"],
     }
-    return pd.DataFrame(columns).reset_index()
+    found = pd.DataFrame(columns)
+    if best.empty:
+        return found.assign(best=np.nan, best_step=np.nan).reset_index()
+    chosen = best[best["hops"] == 0].set_index(key)
+    return found.assign(best=chosen["accuracy"], best_step=chosen["step"]).reset_index()
 
 
 def rank_correlation(first: np.ndarray, second: np.ndarray, draws: int) -> dict[str, float]:

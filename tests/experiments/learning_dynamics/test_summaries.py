@@ -203,9 +203,8 @@ def test_top_layer_last_is_a_loop_over_layers():
         assert last == (len(below) > 0 and all(top > step for step in below))
 
 
-def test_rule_summary_has_each_models_row(made):
+def test_model_ends_has_each_models_row(made):
     tables = study(seeds=5).tables
-    accuracy = made["accuracy"]
     best = pd.DataFrame(
         [
             (task, seed, 100 * seed, hops, 0.5 + 0.01 * seed + 0.1 * hops)
@@ -215,19 +214,27 @@ def test_rule_summary_has_each_models_row(made):
         ],
         columns=["task", "seed", "step", "hops", "accuracy"],
     )
-    found = dynamics.rule_summary(accuracy, tables["heads"], best, level=0.6).set_index(["task", "seed"])
+    accuracy, heads = made["accuracy"], tables["heads"]
+    other = {
+        f"rule_{name}": table.query("task == 'letter' and seed < 2").assign(task="letter_any")
+        for name, table in (("accuracy", accuracy), ("heads", heads), ("best", best))
+    }
+    whole = {"accuracy": accuracy, "heads": heads, "best": best}
+    found = dynamics.model_ends(whole | other, level=0.6).set_index(["task", "seed"])
     steps = dynamics.learnt_steps(accuracy, 0.6).set_index(["task", "seed", "hops"])["step"]
     final = dynamics.final_accuracy(accuracy).set_index(["task", "seed", "hops"])["accuracy"]
-    counts = dynamics.pure_counts(tables["heads"]).set_index(["task", "seed", "gamma", "kind"])["heads"]
-    assert len(found) == 10
-    for key, row in found.iterrows():
+    counts = dynamics.pure_counts(heads).set_index(["task", "seed", "gamma", "kind"])["heads"]
+    assert len(found) == 12 and len(found.loc["letter_any"]) == 2
+    for (task, seed), row in found.iterrows():
+        key = ("letter" if task == "letter_any" else task, seed)
         reached = [steps[(*key, hops)] for hops in (1, 2, 3, 4)]
-        assert row["learnt"] == max(reached) and row["gap"] == max(reached) - min(reached)
+        assert row["learnt"] == max(reached) and row["gap"] == max(reached) - min(reached) and row["top_last"]
         assert row["accuracy"] == final[(*key, 0)] and row["symbolic"] == counts[(*key, 0.1, "symbolic")]
-        assert (row["best"], row["best_step"]) == (0.5 + 0.01 * key[1], 100 * key[1])
-        assert row["top_last"]
-    missing = accuracy[~((accuracy["hops"] == 3) & (accuracy["accuracy"] >= 0.9))]
-    assert dynamics.rule_summary(missing, tables["heads"], best)["learnt"].isna().all()
+        assert (row["best"], row["best_step"]) == (0.5 + 0.01 * seed, 100 * seed)
+    whole["accuracy"] = accuracy[~((accuracy["hops"] == 3) & (accuracy["accuracy"] >= 0.9))]
+    del whole["best"]
+    found = dynamics.model_ends(whole)
+    assert len(found) == 10 and found[["learnt", "gap", "best", "best_step"]].isna().all(axis=None)
 
 
 def test_seeds_that_never_learn_are_counted_and_left_out():

@@ -63,10 +63,10 @@ def test_labels_show_every_seed_and_name_the_commonest():
     assert chart.title.subtitle == "Commonest function by layer; 99% of the tiles of 8 seeds have it"
     shown = {(int(m["seed"]), int(m["layer"])): m["name"] for m in marks(draw(chart), "rect mark")}
     expected = table[(table["task"] == "letter") & (table["without"] == -1)]
-    assert len(shown) == 48
+    assert len(shown) == 96
     for row in expected.itertuples():
         assert shown[row.seed, row.layer] == mechanism.function_name("letter", row.function)
-    assert sorted(text for text in texts(draw(chart)) if text in ("R²", "?")) == ["?"] + ["R²"] * 4
+    assert sorted(text for text in texts(draw(chart)) if text in ("R²", "?")) == ["?"] + ["R²"] * 8
     with pytest.raises(InputError, match="task = 'mixed'"):
         charts.labels_by_seed(table, "mixed")
 
