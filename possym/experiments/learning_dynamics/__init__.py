@@ -93,9 +93,8 @@ class Config(EnsembleConfig):
     temperatures: tuple[float, ...] = (1e-4, 1e-2, 1e-1)
     other_rates: tuple[float, ...] = (3e-4, 1e-3)
     other_members: int = 8
-
-    other_rules: ClassVar[tuple[str, ...]] = ("letter_any",)
-    rule_members: ClassVar[int] = 8
+    other_rules: tuple[str, ...] = ("letter_any",)
+    rule_members: int = 8
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {
@@ -107,6 +106,7 @@ class Config(EnsembleConfig):
             "variant_sequences": 10,
             "other_rates": (6e-3,),
             "other_members": 1,
+            "rule_members": 1,
         },
         "paper": {},
     }
