@@ -43,6 +43,7 @@ NAME = "language_models"
 WINDOW = 25
 FACTOR = 8
 BINS = 32
+PLANE_POINTS = 5  # planes are scored at every so many of the points, and at the last
 KEYS = ["encoding", "width", "corpus", "seed"]
 
 
@@ -218,6 +219,8 @@ def trained_tables(
         [(parameters, seen, seconds, used)], columns=["parameters", "tokens", "seconds", "device"]
     )
     for table, rows in tables.items():
+        if table != "timing":
+            rows[rows.select_dtypes("float64").columns] = rows.select_dtypes("float64").astype("float32")
         with atomic_write(folder / f"{name}.{table}.parquet") as path:
             rows.to_parquet(path, index=False)
     (folder / f"{name}.finished").touch()
@@ -253,6 +256,8 @@ class Observer:
         self.scored["repeated tokens"] = measures.repeated(count, length // 2, config.vocabulary, seed=4).to(device)
         self.evaluated = windows(self.own, config.evaluated, config.length + 1, seed=5)
         self.queries = measures.query_positions(length)
+        points = evaluation_points(config.steps, config.points)
+        self.plane_points = {*points[:: -max(1, len(points) // PLANE_POINTS)]}
         self.rows: dict[str, list[pd.DataFrame]] = {"scores": [], "jobs": [], "planes": [], "loss": []}
         if stored.exists():  # what an interrupted run measured up to its checkpoint
             for name in self.rows:
@@ -267,9 +272,10 @@ class Observer:
         rows = {
             "scores": scores.assign(text="held out"),
             "jobs": measures.known_jobs(model, self.labelled, self.random),
-            "planes": measures.plane_scores(model, self.scored["held out"][:8], self.queries[-1]),
             "loss": pd.DataFrame([loss], columns=["loss", "early", "late"]),
         }
+        if step in self.plane_points:
+            rows["planes"] = measures.plane_scores(model, self.scored["held out"][:8], self.queries[-1])
         for name, table in rows.items():
             self.rows[name].append(table.assign(step=step))
             with atomic_write(self.stored.with_suffix(f".{name}.parquet")) as path:
