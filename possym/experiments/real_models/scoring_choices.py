@@ -43,7 +43,7 @@ def sensitivity(config: "Config", model: Any, binding: Binding) -> pd.DataFrame:
                 layers = sums.setdefault(choice, {})
                 found = torch.full((*scores[0].shape, len(COLUMNS)), torch.nan, dtype=torch.float64)
                 for column, values in enumerate(scores):
-                    found[..., column] = values
+                    found[..., column] = values.cpu()
                 layers[inputs.layer] = layers.get(inputs.layer, 0) + found / count
 
         capture.run(binding.tokens[prompt], visit)
