@@ -240,8 +240,7 @@ def material(tasks: dict[str, Task], labels: Tensor) -> Material:
     """Return what a model with edited frequencies reads."""
     repeated = tasks[REPEATED]
     binding = next(task for name, task in tasks.items() if name.startswith("binding"))
-    whole = (torch.cat([task.tokens, task.answers[:, None]], 1) for task in (repeated, binding))
-    twice, bindings = whole
+    twice, bindings = (torch.cat([task.tokens, task.answers[:, None]], 1) for task in (repeated, binding))
     return Material(tasks[TEXT].tokens, twice, labels, bindings)
 
 
