@@ -129,6 +129,8 @@ FLIPS = [
     ("real-fast-positional", {"random_lead": -0.5}, "not shown"),
     ("real-fastest-both", {"fastest_norm": 1.5}, "holds in part"),
     ("real-fastest-both", {"fastest": (0.97, 0.5)}, "does not hold"),
+    ("real-fastest-both", {"fastest": (0.9, 0.9)}, "holds"),
+    ("real-fastest-both", {"fastest": (0.95, 0.89)}, "does not hold"),
     ("real-keys-gather", {"gathered": 0.85}, "holds in part"),
     ("real-keys-gather", {"gathered": 0.5}, "not shown"),
     ("real-keys-gather", {"gathered": 0.0}, "does not hold"),
@@ -163,6 +165,9 @@ def test_numbers_in_words_are_those_of_the_tables():
         == measured["real-slow-symbolic"]
     )
     assert measured["real-keys-gather"].startswith("keys gather more in 60 of 60 heads; median resultant length 0.90")
+    assert "0 of the other 11 frequencies score 0.9 or more" in measured["real-fastest-both"]
+    at_the_line = real.fastest_both(study(middle=(0.9, 0.9)))
+    assert "4 of the other 11 frequencies" in at_the_line.measured
     assert "2,015.0 of 2,016 swaps" in measured["real-temperature"]
     assert "0 of 40 matched sets take as much, p = 0.024" in measured["knob-induction"]
     assert rows["interval"]["real-keys-gather"] == "100\u00a0% to 100\u00a0%"
