@@ -15,7 +15,7 @@ P1 = "2511.11579"
 PAIRS = ["a1", "a2", "b1", "b2", "a?", "b?"]  # tokens of two symbols and two attributes
 
 
-def pair_margins(seed: int = 0, beta: float = 4.0) -> list[dict[str, str | float]]:
+def pair_margins(seed: int = 0) -> list[dict[str, str | float]]:
     """Return by how much each head's right answer leads on the two inputs that no head of the wrong kind tells apart.
 
     For Index, Retrieval and Partial induction, two keys each: a random head of the wrong kind, whose two margins add
@@ -23,7 +23,6 @@ def pair_margins(seed: int = 0, beta: float = 4.0) -> list[dict[str, str | float
 
     Args:
         seed: of the random heads.
-        beta: inverse temperature of the softmax.
 
     Returns:
         Rows with task, head, input and margin, the right answer's output coordinate minus the wrong one's.
@@ -52,7 +51,7 @@ def pair_margins(seed: int = 0, beta: float = 4.0) -> list[dict[str, str | float
     names = {"Index": ["a", "b", "first?", "second?"]}
     rows = []
     for task, kind, head, tokens in studies:
-        output = head.output(tokens, beta)[:, -1]
+        output = head.output(tokens, 4.0)[:, -1]
         for row, right, values in zip(tokens.tolist(), answers[task].tolist(), output.tolist(), strict=True):
             text = spell(row, names.get(task, PAIRS))
             rows.append({"task": task, "head": kind, "input": text, "margin": values[right] - values[1 - right]})
