@@ -71,7 +71,7 @@ def test_a_layer_that_runs_in_a_loop_has_a_row_for_every_pass():
     assert table.groupby(["layer", "pass"]).size().to_dict() == {
         (0, 0): 4, (1, 0): 4, (1, 1): 4, (1, 2): 4, (2, 0): 4,
     }  # fmt: skip
-    looped = table[table.layer == 1].pivot(index="head", columns="pass", values="positional")
+    looped = table[table.layer == 1].pivot(index="head", columns="pass", values="entropy")
     assert looped.nunique(axis=1).eq(3).all()
 
 
