@@ -112,6 +112,8 @@ def test_kinds_of_models_are_told_apart_by_any_columns():
         pd.testing.assert_frame_equal(found.loc[(setting, "letter")].reset_index(drop=True), expected)
     predicted = held_out_predictions(points, both[2], by)
     assert predicted.groupby(by)["seed"].unique().map(list).tolist() == [[4, 5, 6, 7]] * 2
+    pair = points.query("seed < 2 and setting == 'llama'")
+    assert held_out_predictions(pair, both[2], by)["seed"].unique().tolist() == [1]
     alone = points.query("seed == 0")
     assert list(held_out_predictions(alone, both[2], by)) == list(predicted)
     assert list(forecast_quality(alone, both[2], by)) == list(found.reset_index())[2:] + by
