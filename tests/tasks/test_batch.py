@@ -9,20 +9,12 @@ from possym.errors import InputError
 from possym.tasks import Batch, IndexTask, LetterTask, MixedTask, NumberTask, PartialInductionTask, RetrievalTask
 from possym.tasks.batch import balanced, letter_names, uniform
 
+from .draws import generator, within
+
 MULTIHOP = [NumberTask(), LetterTask(), LetterTask(off_path="any"), MixedTask()]
 CANONICAL = [IndexTask(), RetrievalTask(), PartialInductionTask()]
 TASKS = MULTIHOP + CANONICAL
 named = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__ + getattr(task, "off_path", ""))
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def within(counts, expected, sigmas=5.5):
-    """Whether counts lie within `sigmas` standard deviations of their expectation."""
-    counts, expected = torch.as_tensor(counts).double(), torch.as_tensor(expected).double()
-    return bool(((counts - expected).abs() <= sigmas * expected.sqrt()).all())
 
 
 def same(a, b):

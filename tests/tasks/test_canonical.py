@@ -9,7 +9,7 @@ import torch
 from possym.errors import InputError
 from possym.tasks import IndexTask, PartialInductionTask, RetrievalTask
 
-from .test_batch import generator, within
+from .draws import generator, within
 
 TASKS = [IndexTask(), RetrievalTask(), PartialInductionTask()]
 named = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)

@@ -10,7 +10,7 @@ from possym.errors import InputError
 from possym.tasks import MixedTask
 
 from . import truth
-from .test_batch import generator, within
+from .draws import generator, within
 
 TASK = MixedTask()
 LENGTHS = pytest.mark.parametrize("length", [17, 45])

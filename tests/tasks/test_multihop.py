@@ -9,7 +9,7 @@ from possym.errors import InputError
 from possym.tasks import LetterTask, NumberTask
 
 from . import truth
-from .test_batch import generator, within
+from .draws import generator, within
 
 NUMBER, LETTER, ANY = NumberTask(), LetterTask(), LetterTask(off_path="any")
 each = pytest.mark.parametrize("task", [NUMBER, LETTER, ANY], ids=["number", "letter", "letter-any"])
