@@ -106,6 +106,13 @@ def test_pairs_of_place_and_value_are_balanced_within_each_number_of_hops(n):
         assert len(pairs) == 512 and pairs.max() - pairs.min() <= 1
 
 
+@pytest.mark.parametrize("task, values", [(NUMBER, 120), (ANY, 64)], ids=["number", "letter-any"])
+def test_the_other_tasks_leave_these_pairs_to_chance(task, values):
+    batch = task.sample(8 * values, hops=2, generator=generator())
+    pairs = (batch.path[:, 2] * values + batch.answer).bincount(minlength=8 * values)
+    assert pairs.min() == 0 and pairs.max() > 2
+
+
 def test_which_places_go_with_which_values_is_drawn_anew():
     """Of 64 sequences each value stands once; over many draws it stands at every place equally often."""
     source = generator(7)
