@@ -78,14 +78,15 @@ def column(table, name):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("held", [(), (0, 3)], ids=str)
-def test_shares_and_distance_are_those_of_the_models_own_attention(family, held):
+@pytest.mark.parametrize("held, blocks", [((), None), ((0, 3), None), ((3,), [(2, 4), (5, 6), (6, 8)])], ids=str)
+def test_shares_and_distance_are_those_of_the_models_own_attention(family, held, blocks):
     model, tokens, query = families.build(family), families.tokens(LENGTH), 8
-    table = profile(model, tokens, query=query, hold=list(held) or None).heads
+    table = profile(model, tokens, query=query, hold=list(held) or None, blocks=blocks or "tokens").heads
     row = attention_of(model, tokens)[:, 0, :, query]
     seen = row > 0
     moved = [key for key in range(query) if key not in held]
-    assert column(table, "attention_moved") == pytest.approx(row[..., moved].sum(-1), abs=1e-5)
+    swapped = moved if blocks is None else [key for span in blocks for key in range(*span) if key not in held]
+    assert column(table, "attention_moved") == pytest.approx(row[..., swapped].sum(-1), abs=1e-5)
     assert column(table, "attention_first") == pytest.approx(row[..., 0], abs=1e-5)
     assert column(table, "attention_self") == pytest.approx(row[..., query], abs=1e-5)
     back = torch.arange(query, query - LENGTH, -1)
@@ -109,6 +110,26 @@ def test_held_tokens_are_attended_and_never_moved(family, held, blocks, temperat
     names = ("positional", "symbolic", "entropy", "effective_swaps")
     found = torch.stack([column(table, name) for name in names], -1)
     assert found.numpy() == pytest.approx(expected.numpy(), abs=2e-4, rel=2e-3)
+
+
+@pytest.mark.parametrize("blocks", [None, [(0, 3), (4, 6), (6, 9)]], ids=str)
+def test_planes_hold_tokens_too(blocks):
+    model, tokens, held = families.build("llama"), families.tokens(LENGTH), [1, 7]
+    table = profile(model, tokens, hold=held, blocks=blocks or "tokens", per_frequency=True).frequencies
+    seen = []
+    Capture(model).run(tokens, seen.append)
+    for inputs in seen:
+        whole = inputs.relocated_logits(per_plane=slice(None))[0].double()
+        own = inputs.unmoved_logits(per_plane=slice(None))[0].double()
+        move = [k for k in range(LENGTH - 1) if k not in held]
+        extra = torch.cat([own, whole.diagonal(dim1=-2, dim2=-1)[..., held]], -1)
+        part = whole[..., move, :][..., move]
+        spans = blocks and [(0, 2), (3, 5), (5, 7)]  # tokens 1 and 7 are taken out
+        expected = swap_scores(part, extra_logits=extra, blocks=spans, temperature=1.0, relative=True)
+        rows = table[table.layer == inputs.layer]
+        for name in ("positional", "symbolic", "entropy"):
+            found = rows[name].to_numpy().reshape(whole.shape[:2])
+            assert found == pytest.approx(getattr(expected, name).numpy(), abs=2e-4)
 
 
 def test_a_held_first_token_keeps_its_attention_and_leaves_the_swaps():
