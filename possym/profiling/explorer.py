@@ -42,7 +42,7 @@ class ProfileExplorer:
         self.model, self.tokenizer = model, tokenizer
         self.capture = Capture(model)
         self.numbers: dict = {}
-        self.found = None
+        self.found: Any = None
         wide = ipywidgets.Layout(width="100%")
         self.prompt = ipywidgets.Textarea(prompt, description="Prompt", continuous_update=False, layout=wide, rows=4)
         layers = sorted(self.capture.layers)

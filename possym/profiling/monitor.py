@@ -95,7 +95,8 @@ class Schedule:
         self.last, self.share = last, share
         self.points = evaluation_steps(last, min(POINTS, last + 1))
         self.training = self.scoring = 0.0
-        self._updates, self._scorings = deque(maxlen=100), deque(maxlen=9)
+        self._updates: deque[float] = deque(maxlen=100)
+        self._scorings: deque[float] = deque(maxlen=9)
 
     def updated(self, seconds: float) -> None:
         """Count an update."""
@@ -198,10 +199,10 @@ class HeadScoreCallback(TrainerCallback):
         self._identity = hash_of([prompt.ids for prompt in self.prompts], queries, spans, holds)
         self.steps = None if steps is None else read_steps(steps)
         self.path = None if path is None else Path(path)
-        self._schedule = None
+        self._schedule: Any = None
         self._points: dict[int, pd.DataFrame] = {}
         self._settings: dict[str, Any] = {}
-        self._writer = None
+        self._writer: Any = None
 
     @property
     def table(self) -> pd.DataFrame:

@@ -216,14 +216,14 @@ class Profile:
             InputError: nothing given, or profiles that differ in anything but their prompts, the model's name and
                 place, and the device.
         """
-        profiles = [profiles] if isinstance(profiles, cls) else list(profiles)
+        profiles = [profiles] if isinstance(profiles, cls) else list(profiles)  # type: ignore[arg-type]
         if not profiles or not all(isinstance(p, cls) for p in profiles):
             raise InputError("profiles: give a list of one or more Profile objects")
         first = profiles[0]
         for other in profiles[1:]:
             check_alike(first, other)
         names = ("heads", "frequencies", "prompts", "inputs")
-        tables = {name: [] for name in names}
+        tables: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
         shift = 0
         for one in profiles:
             for name, parts in tables.items():
