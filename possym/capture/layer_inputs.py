@@ -315,7 +315,7 @@ def chunks(shape: Sequence[int], size: int) -> Iterator[tuple[slice, ...]]:
     >>> list(chunks((2, 3), 2))[:2]
     [(slice(0, 1, None), slice(0, 2, None)), (slice(0, 1, None), slice(2, 4, None))]
     """
-    cuts = []
+    cuts: list = []
     for count in reversed(shape):
         step = max(1, min(count, size))
         cuts.insert(0, [slice(start, start + step) for start in range(0, count, step)])
