@@ -212,6 +212,7 @@ def test_model_ends_has_each_models_row(made):
         columns=["task", "seed", "step", "hops", "accuracy"],
     )
     accuracy, heads = made["accuracy"], tables["heads"]
+    heads.loc[(heads["gamma"] == 0.05) & (heads["layer"] == 7), "kind"] = 0
     other = {
         f"rule_{name}": table.query("task == 'letter' and seed < 2").assign(task="letter_any")
         for name, table in (("accuracy", accuracy), ("heads", heads), ("best", best))
@@ -368,5 +369,7 @@ def test_rank_correlations_interval_and_control_are_quantiles_of_their_draws():
         if len(set(first[rows])) > 1 and len(set(second[rows])) > 1
     ]
     assert (found["low"], found["high"]) == pytest.approx((np.percentile(drawn, 2.5), np.percentile(drawn, 97.5)))
+    few = dynamics.rank_correlation(np.array([1.0, 1, 2, 2, 2]), first, 50)
+    assert few["correlation"] == pytest.approx(stats.spearmanr([1, 1, 2, 2, 2], first).statistic)
     control = [abs(stats.spearmanr(first, second[rows]).statistic) for rows in order]
     assert found["shuffled"] == pytest.approx(np.quantile(control, 0.95))
