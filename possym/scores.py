@@ -482,7 +482,7 @@ def swap_bands(
     for start in range(0, count - 1, rows):
         here, after = slice(start, start + rows), slice(start, count)
         vectors = (vector[..., part] for vector in (logits, *weights[:2]) for part in (here, after))
-        totals = totals + band_of_swaps(*band(here, after), *vectors, weights.power)  # type: ignore[call-arg, arg-type]
+        totals = totals + band_of_swaps(*band(here, after), *vectors, weights.power)  # type: ignore
     return totals[0] / totals[2], totals[1] / totals[2]  # type: ignore[index]
 
 
