@@ -14,6 +14,7 @@ from possym.profiling.prompts import Prompt, read_holds
 from possym.scores import swap_scores
 
 from ..capture import families
+from .test_profiling import tokenizer
 
 LENGTH = 10
 FAMILIES = ["llama", "gemma2", "gpt_oss", "falcon"]
@@ -263,3 +264,23 @@ def test_layers_without_frequencies_say_why():
     layer = int(still.coverage.layer[~still.coverage.rotates].iloc[0])
     with pytest.raises(InputError, match=f"layer {layer} does not rotate"):
         still.frequency_profile(layer, 0)
+
+
+def test_a_held_token_stays_behind_when_its_sentence_moves():
+    words = tokenizer(bos=False)
+    text = "Alice likes red . Bob likes blue .\nCarol likes green . Who likes red ? Bob"
+    model = families.build("llama")
+    found = profile(model, text, tokenizer=words, blocks="sentences", hold="first")
+    spans = [(1, 4), (4, 8), (8, 12), (12, 16)]
+    expected = profile(model, words(text)["input_ids"], blocks=spans, hold=np.array([0]))
+    pd.testing.assert_frame_equal(found.heads, expected.heads)
+    assert found.settings["hold"] == "first" and expected.settings["hold"] == [0]
+
+
+def test_a_tokenizer_need_only_be_callable():
+    def read(text, add_special_tokens):
+        return {"input_ids": [1, 3, 6, 7, 10]}
+
+    model, words = families.build("llama"), tokenizer()
+    plain = profile(model, "Alice likes red .", tokenizer=read)
+    pd.testing.assert_frame_equal(plain.heads, profile(model, "Alice likes red .", tokenizer=words).heads)

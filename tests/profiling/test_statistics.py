@@ -169,6 +169,9 @@ def test_rows_may_come_in_any_order():
 def test_same_seed_same_estimate():
     assert correlation(heads(5, 3), draws=100, seed=7) == correlation(heads(5, 3), draws=100, seed=7)
     assert correlation(heads(5, 3), draws=100, seed=7) != correlation(heads(5, 3), draws=100, seed=8)
+    plain = dict(draws=10_000, seed=0)
+    assert correlation(heads(5, 3)) == correlation(heads(5, 3), **plain)
+    assert early_late(heads(5, 3), "positional") == early_late(heads(5, 3), "positional", **plain)
 
 
 def test_what_does_not_fit_is_refused():
