@@ -250,6 +250,7 @@ def test_letter_solver_names_the_first_bad_row():
         ("b1 b1 cb", "a letter on the path starts more than one token"),
         ("b1 eg fe", "a letter on the path starts no earlier token"),
         ("ab b1 ca", "a letter on the path starts no earlier token"),
+        ("b1 aa ca", "a letter on the path starts no earlier token"),
     ]:
         good = ids(LETTER, "a1 b2 ca")
         tokens = torch.tensor([good, good, ids(LETTER, row), ids(LETTER, "a1 a1 a1"), ids(LETTER, "a1 a1 ba")])

@@ -369,7 +369,9 @@ def test_rank_correlations_interval_and_control_are_quantiles_of_their_draws():
         if len(set(first[rows])) > 1 and len(set(second[rows])) > 1
     ]
     assert (found["low"], found["high"]) == pytest.approx((np.percentile(drawn, 2.5), np.percentile(drawn, 97.5)))
-    few = dynamics.rank_correlation(np.array([1.0, 1, 2, 2, 2]), first, 50)
-    assert few["correlation"] == pytest.approx(stats.spearmanr([1, 1, 2, 2, 2], first).statistic)
+    few = np.array([1.0, 1, 2, 2, 2])
+    for pair in ((few, first), (first, few)):
+        expected = stats.spearmanr(*pair).statistic
+        assert dynamics.rank_correlation(*pair, 50)["correlation"] == pytest.approx(expected)
     control = [abs(stats.spearmanr(first, second[rows]).statistic) for rows in order]
     assert found["shuffled"] == pytest.approx(np.quantile(control, 0.95))
