@@ -69,7 +69,7 @@ DOORS = {
         (lambda: published("P2.table9"), "published value 'P2.table9': not in the data file, known are"),
     ],
     "models": [
-        (lambda: hub.load("no/such/place"), "neither a folder nor a hub id"),
+        (lambda: hub.load("no/such/place"), "neither a folder, a .gguf file nor a hub id"),
         (lambda: hub.load(device=["cpu"]), "device is of type list"),
         (lambda: endpoint.ask("http://localhost", ["?"], "answers.jsonl"), "endpoint is of type str"),
     ],
