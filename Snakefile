@@ -65,6 +65,11 @@ def manifest(result):
     return RESULTS / result.study / result.name / "manifest.json"
 
 
+def note(manifest):
+    """The file that says which files of a stored result are no longer as they were stored: none, most often."""
+    return BUILD / "stored" / manifest.parent.parent.name / manifest.parent.name
+
+
 def mark(name):
     """The file that says that a study has run in this build; what ran for ``always`` will do for ``auto``."""
     always = MARKS / f"{name}.always"
@@ -80,13 +85,14 @@ def shown(page):
     """The results that a page shows: those that this build computes and those that are stored."""
     loads = dependencies.shown(Path(f"{page}.md"), PRESET)
     computed = {made(result) for result in loads if COMPUTE != "stored" and result.name == PRESET}
-    return computed | {manifest(result) for result in loads if not result.settings and manifest(result).exists()}
+    stored = [manifest(result) for result in loads if not result.settings]
+    return computed | {path for path in stored if path.exists()} | {*map(note, stored)}
 
 
+LOADS = {result for page in {*CHAPTERS, *NOTEBOOKS} for result in dependencies.shown(Path(f"{page}.md"), PRESET)}
 if workflow.is_main_process:
-    for stored in RESULTS.glob("*/*/manifest.json"):
-        if dependencies.changed(stored) and os.access(stored, os.W_OK):
-            stored.touch()  # pages wait for manifests, and so run again
+    for path in {*RESULTS.glob("*/*/manifest.json"), *map(manifest, LOADS)}:
+        dependencies.note_changes(path, note(path))
 
 
 def marks(pages):
@@ -100,7 +106,7 @@ def page_needs(found):
     if found.page not in SUMMARIES:
         return sorted(dependencies.chapter_files(CODE, Path(f"{found.page}.md")) | shown(found.page))
     stored = {path for path in RESULTS.glob("*/*/manifest.json") if not path.parent.name.startswith(f"{PRESET}-")}
-    return sorted({*CODE.glob("possym/**/*.py"), *stored}.union(*map(shown, NOTEBOOKS)))
+    return sorted({*CODE.glob("possym/**/*.py"), *stored, *map(note, stored)}.union(*map(shown, NOTEBOOKS)))
 
 
 def study_needs(found):

@@ -1,7 +1,7 @@
 """What a chapter or a study depends on, read from its source without running it.
 
 - `files` are the files of possym that imports reach, with the data that these name; `chapter_files` those of a chapter;
-- `shown` are the stored results that a chapter loads; `changed` says whether one is no longer as it was stored.
+- `shown` are the stored results that a chapter loads; `changed` says which of its files were changed.
 """
 
 import ast
@@ -134,15 +134,23 @@ def shown(chapter: Path, preset: str) -> set[Result]:
     return {Result(studies[study], *rest) for study, *rest in found if study in studies}
 
 
-def changed(manifest: Path) -> bool:
-    """Whether a file that a stored result's manifest lists is gone, or younger than the manifest, written last."""
+def changed(manifest: Path) -> list[str]:
+    """The files that a stored result's manifest lists and that are gone, or younger than the manifest, written last."""
     try:
         listed = [manifest.parent / name for name in json.loads(manifest.read_text(encoding="utf-8"))["files"]]
-        return not all(file.stat().st_mtime <= manifest.stat().st_mtime for file in listed)
-    except FileNotFoundError:
-        return True
+        stored = manifest.stat().st_mtime
     except (OSError, ValueError, KeyError, TypeError):  # no manifest: whoever loads it will say so
-        return False
+        return []
+    times = {file.name: file.stat().st_mtime if file.exists() else None for file in listed}
+    return [f"{name} {time}" for name, time in sorted(times.items()) if time is None or time > stored]
+
+
+def note_changes(manifest: Path, note: Path) -> None:
+    """Write into a file what has changed, if that is not what it says; Snakemake compares what small files hold."""
+    text = "\n".join(changed(manifest))
+    if not note.exists() or note.read_text(encoding="utf-8") != text:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(text, encoding="utf-8")
 
 
 @cache

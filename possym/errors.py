@@ -2,12 +2,10 @@
 
 A whole number is an int or anything that says it is one (a numpy integer, a tensor or array that holds one integer
 and has no dimension); a real number likewise. True and False are no numbers, nor are integers that 64 bits do not hold.
-Sizes that ask for more memory than the machine has are refused before anything is made of them (`need_room`).
 """
 
 import numbers
 import operator
-import os
 from typing import Any
 
 
@@ -76,31 +74,6 @@ def require_type(value: object, kind: type | tuple[type, ...], name: str) -> Any
         said = f" ({given})" if len(given) <= 40 and given[0] != "<" else ""
         article = "an" if names[0].lower() in "aeiou" else "a"
         raise InputError(f"{name} is of type {type(value).__name__}{said}: give {article} {names}")
-
-
-def need_room(count: int, /, **sizes: int) -> None:
-    """Raise an InputError if ``count`` numbers of eight bytes, which these sizes ask for, are more than memory holds.
-
-    >>> need_room(2**10, length=2**10)
-    >>> need_room(2**80, length=2**40, n=2**40)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    possym.errors.InputError: length = 1,099,511,627,776, n = 1,099,511,627,776: this asks for 9.67e+15 GB ...
-    """
-    wanted, there = 8 * count / 1e9, memory() / 1e9
-    if wanted > there:
-        given = ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
-        raise InputError(
-            f"{given}: this asks for {wanted:,.3g} GB of memory at once, and this machine has {there:,.1f} GB: "
-            f"give {'smaller numbers' if len(sizes) > 1 else 'a smaller number'}"
-        )
-
-
-def memory() -> int:
-    """Return the bytes of this machine's memory; where the system does not say, more than any machine has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return 2**42
 
 
 def type_name(kind: type) -> str:

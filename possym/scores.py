@@ -183,7 +183,8 @@ def swap_scores(
     attention, entropy = attend(logits, extra_logits)
     stakes = swap_stakes(logits, attention, spans, relative)
     if spans is None:
-        return Scores(*token_swaps(relocated, swap_weights(stakes, temperature, relative))[:2], entropy)
+        positional, symbolic, *_ = token_swaps(relocated, swap_weights(stakes, temperature, relative))
+        return Scores(positional, symbolic, entropy)
     return Scores(*block_swaps(relocated, stakes, *spans, temperature, relative), entropy)
 
 
@@ -481,8 +482,8 @@ def swap_bands(
     for start in range(0, count - 1, rows):
         here, after = slice(start, start + rows), slice(start, count)
         vectors = (vector[..., part] for vector in (logits, *weights[:2]) for part in (here, after))
-        totals = totals + band_of_swaps(*band(here, after), *vectors, weights.power)
-    return totals[0] / totals[2], totals[1] / totals[2]
+        totals = totals + band_of_swaps(*band(here, after), *vectors, weights.power)  # type: ignore
+    return totals[0] / totals[2], totals[1] / totals[2]  # type: ignore[index]
 
 
 def band_rows(vectors: Tensor) -> int:

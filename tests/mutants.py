@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STUDIES = "possym/experiments/*"
 # A room: the files that are changed, and the tests that should notice.
 ROOMS = {
-    "scores": (["possym/scores.py"], ["tests/test_scores.py"]),
+    "scores": (["possym/scores.py"], ["tests/test_scores.py", "tests/test_kernels.py"]),
     "rope": (["possym/rope.py"], ["tests/test_rope.py"]),
     "tasks": (["possym/tasks/*.py"], ["tests/tasks"]),
     "theory": (["possym/theory/*.py"], ["tests/theory"]),

@@ -114,6 +114,8 @@ def test_impossible_bases_are_refused(base):
         (torch.ones(3, 4), torch.arange(2), frequencies(4), "half", "broadcast"),
         (torch.ones(3, 4), "far", frequencies(4), "half", "positions"),
         (torch.ones(3, 4), math.nan, frequencies(4), "half", "positions"),
+        (torch.ones(3, 4), torch.arange(3) > 1, frequencies(4), "half", "positions"),
+        (torch.ones(3, 4), torch.arange(3) + 1j, frequencies(4), "half", "positions"),
     ],
 )
 def test_bad_rotations_are_refused(x, positions, angles, layout, message):

@@ -108,6 +108,14 @@ def test_queries_broadcast_over_grouped_keys():
     torch.testing.assert_close(grouped, relocated_logits(query, keys.expand(4, 3, 5, 8).clone(), **places))
 
 
+def test_several_queries_look_at_the_same_keys():
+    query = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    keys = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
+    places = random_head(5, 8, 8, "half", 0)[3]
+    together = relocated_logits(query, keys, **places)
+    torch.testing.assert_close(together, torch.stack([relocated_logits(one, keys, **places) for one in query]))
+
+
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
 def test_planes_add_up_and_match_permuting(layout):
     query, keys, _, places = random_head(6, 10, 6, layout, 3, 3.0)

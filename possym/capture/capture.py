@@ -161,13 +161,15 @@ class Capture:
                 hand_over()
 
         tokens = tokens.to(self.device)
-        logits = self.forward(tokens, on_call, positions)
+        with attached(self.model, on_call), torch.no_grad():
+            output, head = self.call_model(tokens, positions)
         with torch.no_grad():
             hand_over()
         check_sound(sound)
-        if logits is not None:
-            self.compare_with_plain_pass(tokens, positions, logits)
-        return logits if logits is None or not alone else logits[:, 0]
+        self.compare_with_plain_pass(tokens, positions, output)
+        if not head:
+            return None
+        return output[:, 0] if alone else output
 
     def forward(
         self, tokens: Tensor, on_call: Callable[[AttentionCall], None], positions: Sequence[int]
@@ -177,10 +179,14 @@ class Capture:
         Returns the logits (B, Q, V) at ``positions``, or None where the model has no language head.
         """
         with attached(self.model, on_call), torch.no_grad():
-            return self.call_model(tokens, positions)
+            output, head = self.call_model(tokens, positions)
+        return output if head else None
 
-    def call_model(self, tokens: Tensor, positions: Sequence[int]) -> Tensor | None:
-        """Call the model on tokens and return the logits (B, Q, V) at ``positions``, if it has a language head."""
+    def call_model(self, tokens: Tensor, positions: Sequence[int]) -> tuple[Tensor | None, bool]:
+        """Call the model on tokens and return (B, Q, …) at ``positions``: the logits, and True, of a language model.
+
+        Of a model without a language head it is the last hidden states, if it gives them, and False.
+        """
         head = getattr(self.model, "get_output_embeddings", lambda: self.model)()
         model = self.model
         if head is None:  # a reward model's head asks for padding and gives one value: what is below it reads the same
@@ -190,26 +196,29 @@ class Capture:
         keeps = "logits_to_keep" in accepted and head is not None
         if keeps:  # as a tensor: asked for a number of them, Gemma 4 leaves out queries of its last layers
             options["logits_to_keep"] = torch.tensor(positions, device=tokens.device)
-        logits = getattr(model(input_ids=tokens, **options), "logits", None)
-        if logits is None or head is None or logits.ndim != 3:
-            return None
-        return logits if keeps else logits[:, list(positions)]
+        output = model(input_ids=tokens, **options)
+        logits = getattr(output, "logits", None)
+        if logits is not None and head is not None and logits.ndim == 3:
+            return (logits if keeps else logits[:, list(positions)]), True
+        hidden = getattr(output, "last_hidden_state", None)
+        return (None if hidden is None else hidden[:, list(positions)]), False
 
-    def compare_with_plain_pass(self, tokens: Tensor, positions: Sequence[int], logits: Tensor) -> None:
-        """Raise an UnsupportedModelError if the model left alone gives other logits than while it was read.
+    def compare_with_plain_pass(self, tokens: Tensor, positions: Sequence[int], output: Tensor | None) -> None:
+        """Raise an UnsupportedModelError if the model left alone gives another output than while it was read.
 
         Asked once per model and shape of tokens.
         """
         shape = tuple(tokens.shape)
-        if shape in self.compared:
+        if shape in self.compared or output is None:
             return
         with settled(self.model), torch.no_grad():
-            plain = self.call_model(tokens, positions)
-        tolerance = 1e-4 if logits.dtype in (torch.float32, torch.float64) else 0.03
-        if not distance(logits.float().nan_to_num(), plain.float().nan_to_num()) <= tolerance:
+            plain, head = self.call_model(tokens, positions)
+        tolerance = 1e-4 if output.dtype in (torch.float32, torch.float64) else 0.03
+        if not distance(output.float().nan_to_num(), plain.float().nan_to_num()) <= tolerance:
             raise UnsupportedModelError(
-                f"{type(self.model).__name__}: read by possym, the model gives other logits than by itself on the same "
-                f"{tokens.shape[1]} tokens. {self.where_it_begins(tokens, positions)}"
+                f"{type(self.model).__name__}: read by possym, the model gives other "
+                f"{'logits' if head else 'hidden states'} than by itself on the same {tokens.shape[1]} tokens. "
+                f"{self.where_it_begins(tokens, positions)}"
             )
         self.compared.add(shape)
 

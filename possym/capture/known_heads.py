@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from possym.capture.capture import Capture
 from possym.capture.hooks import AttentionCall
-from possym.errors import InputError, need_room
+from possym.errors import InputError
 from possym.tasks.batch import check_count, check_generator
 
 
@@ -36,7 +36,6 @@ def repeated_tokens(
     """
     n, length = check_count("n", n, 1), check_count("length", length, 2)
     vocabulary = check_count("vocabulary", vocabulary, length + (beginning is not None))
-    need_room(2 * n * length + vocabulary, n=n, length=length, vocabulary=vocabulary)
     generator = check_generator(generator)
     if beginning is None:
         rows = [torch.randperm(vocabulary, generator=generator)[:length] for _ in range(n)]

@@ -39,8 +39,8 @@ class LayerScores(NamedTuple):
     positional, symbolic, entropy: see `possym.scores.swap_scores`.
     variance, bound: of the moved keys' logits, see `possym.scores.exclusion`.
     effective_swaps: how many swaps the scores rest on, the exponential of the entropy of α.
-    attention_moved, attention_first, attention_self: the query's attention on the moved keys, on the first token and
-        on its own key, of all its attention (sinks included).
+    attention_moved, attention_first, attention_self: the query's attention on the keys that move (those in blocks,
+        where there are blocks), on the first token and on its own key, of all its attention (sinks included).
     distance: how many tokens back the query attends on average, over the tokens that it sees.
     """
 
@@ -272,9 +272,11 @@ class LayerInputs:
         share, on_tokens = (x.softmax(-1)[..., : len(seen)] for x in (everything, everything[..., : len(seen)]))
         stakes = swap_stakes(observed, share[..., :count], spans, relative)
         swaps = (count_relative_swaps if relative else count_swaps)(stakes, temperature)
+        moved = [slice(0, count)] if blocks is None else [slice(*block) for block in blocks]
+        on_moved = sum(share[..., part].sum(-1) for part in moved)
         back = (self.query_position - seen).to(share)
         first = (seen == 0).to(share)
-        return [swaps.to(share), share[..., :count].sum(-1), share @ first, share[..., count], on_tokens @ back]
+        return [swaps.to(share), on_moved, share @ first, share[..., count], on_tokens @ back]
 
     def plane_scores(self, blocks: list[tuple[int, int]] | None, temperature: float, relative: bool) -> Tensor:
         """Return positional, symbolic, entropy and the norm of the logits of every plane (B, H, F, 4)."""
@@ -313,7 +315,7 @@ def chunks(shape: Sequence[int], size: int) -> Iterator[tuple[slice, ...]]:
     >>> list(chunks((2, 3), 2))[:2]
     [(slice(0, 1, None), slice(0, 2, None)), (slice(0, 1, None), slice(2, 4, None))]
     """
-    cuts = []
+    cuts: list = []
     for count in reversed(shape):
         step = max(1, min(count, size))
         cuts.insert(0, [slice(start, start + step) for start in range(0, count, step)])

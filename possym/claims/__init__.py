@@ -242,7 +242,8 @@ def summary(rows: pd.DataFrame | None = None, kinds: Iterable[str] = COUNTED) ->
     for verdict, name in names.items():
         frame[name] = [counted_cell(counted, paper, kind, verdict) for paper, kind in groups]
     apart = ", ".join(f"{(rows['kind'] == kind).sum()} {PLURALS[kind]}" for kind in KINDS if kind not in kinds)
-    caption = f"{len(counted)} {' and '.join(PLURALS[kind] for kind in kinds)}, and what became of them here"
+    *first, last = [PLURALS[kind] for kind in kinds]
+    caption = f"{len(counted)} {', '.join(first)}{' and ' * bool(first)}{last}, and what became of them here"
     return Table(frame, caption + (f"; not counted: {apart}" if apart else ""), markup=tuple(names.values()))
 
 

@@ -9,8 +9,6 @@ from possym.claims.rows import given, measure, whole
 from possym.experiments.claim import CONFIDENCE, UNTESTABLE
 from possym.results import Study
 
-LEVEL = 0.05
-
 
 def p_values(studies: Mapping[str, Study] | None = None) -> pd.DataFrame:
     """Return every row of the ledger that is judged by a p-value or a share's interval, with its p-value corrected.

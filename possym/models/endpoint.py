@@ -187,7 +187,7 @@ def ask(
     """
     require_type(send, bool, "send")
     require_type(progress, bool, "progress")
-    require_type(say, Callable, "say")
+    require_type(say, Callable, "say")  # type: ignore[arg-type]
     say(f"{plan(endpoint, texts, answers)}.")
     path = Path(answers)
     if send:

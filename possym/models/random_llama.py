@@ -5,6 +5,7 @@ It knows nothing, but it goes through every step that a trained model goes throu
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,7 +13,7 @@ from possym.tasks.binding import ATTRIBUTES, INTRODUCTION, NAMES, QUESTION, STAT
 from possym.tasks.text import natural_text
 
 WORDS = 400
-SIZES = dict(
+SIZES: dict[str, Any] = dict(
     hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
     max_position_embeddings=2048, initializer_range=0.3,
 )  # fmt: skip

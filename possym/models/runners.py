@@ -111,7 +111,7 @@ class LocalRunner:
                 for i, reply in zip(batch, found, strict=True):
                     replies[i] = reply
                 bar.update(len(batch))
-        return replies
+        return [reply for reply in replies if reply is not None]
 
     def starts(self, beginnings: list[str] | None) -> dict[int, str]:
         """Return the beginnings by their first token's id; in plain text, a space comes before an answer."""

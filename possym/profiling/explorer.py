@@ -15,6 +15,7 @@ from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC
 from possym.charts.widgets import heat_table
 from possym.errors import InputError, PossymError
 from possym.profiling import profile
+from possym.profiling.charts import HARDLY
 
 LONGEST = 256
 PROMPT = (
@@ -41,7 +42,7 @@ class ProfileExplorer:
         self.model, self.tokenizer = model, tokenizer
         self.capture = Capture(model)
         self.numbers: dict = {}
-        self.found = None
+        self.found: Any = None
         wide = ipywidgets.Layout(width="100%")
         self.prompt = ipywidgets.Textarea(prompt, description="Prompt", continuous_update=False, layout=wide, rows=4)
         layers = sorted(self.capture.layers)
@@ -66,11 +67,12 @@ class ProfileExplorer:
             if len(ids) > LONGEST:
                 raise InputError(f"{len(ids)} tokens: give at most {LONGEST}, so that the answer comes in seconds")
             self.status.value = "Asking the model …"
-            self.found = profile(self.model, [list(ids)], per_frequency=True, progress=False)
+            self.found = profile(self.model, [list(ids)], hold="first", per_frequency=True, progress=False)
         except PossymError as error:
             self.refuse(error)
             return
-        answer = self.tokenizer.decode([int(self.found.prompts["predicted"].iloc[0])])
+        told = self.found.prompts["predicted"].dropna().tolist()
+        answer = self.tokenizer.decode(told) if told else "none: the model's logits are no numbers"
         self.numbers = {
             "heads": self.found.heads,
             "tokens": self.tokenizer.convert_ids_to_tokens(ids),
@@ -103,14 +105,13 @@ class ProfileExplorer:
         weights = torch.zeros(len(self.ids))
 
         def visit(inputs) -> None:
-            if inputs.layer == layer:
-                some = slice(head, head + 1)
-                moved = inputs.relocated_logits(some).diagonal(dim1=-2, dim2=-1)[0, 0]
-                share = torch.cat([moved, inputs.extra_logits(some)[0, 0]]).softmax(-1).cpu()
-                places = [*inputs.moved.tolist(), inputs.query_position]
-                weights[places] = share[: len(places)]
+            some = slice(head, head + 1)
+            moved = inputs.relocated_logits(some).diagonal(dim1=-2, dim2=-1)[0, 0]
+            share = torch.cat([moved, inputs.extra_logits(some)[0, 0]]).softmax(-1).cpu()
+            positions = [*inputs.moved.tolist(), inputs.query_position]
+            weights[positions] = share[: len(positions)]
 
-        self.capture.run(self.ids, visit)
+        self.capture.run(self.ids, visit, layers=[layer])
         return weights.tolist()
 
     def words(self, layer: int, head: int) -> str:
@@ -118,7 +119,8 @@ class ProfileExplorer:
         row = self.numbers["heads"].query("layer == @layer and head == @head").iloc[0]
         return (
             f"Next token: <b>{escape(repr(self.numbers['answer']))}</b>. Layer {layer}, head {head}: positional "
-            f"{row['positional']:.3f}, symbolic {row['symbolic']:.3f}, entropy {row['entropy']:.2f} nats."
+            f"{row['positional']:.3f}, symbolic {row['symbolic']:.3f}, entropy {row['entropy']:.2f} nats, "
+            f"{row['attention_moved']:.0%} of its attention on what moves (the first token is held in place)."
         )
 
     def drawing(self, layer: int, head: int) -> str:
@@ -131,15 +133,16 @@ class ProfileExplorer:
 
 
 def plane_picture(heads, layer: int, head: int, size: int = 260) -> str:
-    """Return all heads in the plane of both scores as SVG, the chosen one ringed."""
+    """Return all heads in the plane of both scores as SVG, faint where they hardly attend to what moves."""
     marks = []
     for row in heads.itertuples():
         if row.positional == row.positional:
             chosen = row.layer == layer and row.head == head
             x, y = 20 + row.positional * (size - 40), size - 20 - row.symbolic * (size - 40)
             color, radius = (SYMBOLIC, 7) if chosen else (NEUTRAL, 3)
+            opacity = 0.7 if chosen or row.attention_moved >= HARDLY else 0.2
             marks.append(
-                (chosen, f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{color}" fill-opacity="0.7"/>')
+                (chosen, f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{color}" fill-opacity="{opacity}"/>')
             )
     drawn = "".join(mark for _, mark in sorted(marks))
     frame = f'<rect x="20" y="20" width="{size - 40}" height="{size - 40}" fill="none" stroke="currentColor"/>'

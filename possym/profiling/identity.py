@@ -49,7 +49,8 @@ def weights_hash(model: nn.Module) -> str:
     >>> weights_hash(nn.Linear(3, 2)) == weights_hash(nn.Linear(3, 2))
     False
     """
-    digest, samples = hashlib.sha256(), {}
+    digest = hashlib.sha256()
+    samples: dict = {}
     named = [(name.replace("_orig_mod.", "").removeprefix("module."), p) for name, p in model.named_parameters()]
     for name, p in sorted(named, key=lambda pair: pair[0]):
         digest.update(f"{name} {tuple(p.shape)}\n".encode())

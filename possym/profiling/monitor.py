@@ -32,7 +32,6 @@ from possym.errors import (
     PossymError,
     ResultsError,
     UnsupportedModelError,
-    need_room,
     require_type,
 )
 from possym.profiling.identity import hash_of
@@ -96,7 +95,8 @@ class Schedule:
         self.last, self.share = last, share
         self.points = evaluation_steps(last, min(POINTS, last + 1))
         self.training = self.scoring = 0.0
-        self._updates, self._scorings = deque(maxlen=100), deque(maxlen=9)
+        self._updates: deque[float] = deque(maxlen=100)
+        self._scorings: deque[float] = deque(maxlen=9)
 
     def updated(self, seconds: float) -> None:
         """Count an update."""
@@ -199,10 +199,10 @@ class HeadScoreCallback(TrainerCallback):
         self._identity = hash_of([prompt.ids for prompt in self.prompts], queries, spans, holds)
         self.steps = None if steps is None else read_steps(steps)
         self.path = None if path is None else Path(path)
-        self._schedule = None
+        self._schedule: Any = None
         self._points: dict[int, pd.DataFrame] = {}
         self._settings: dict[str, Any] = {}
-        self._writer = None
+        self._writer: Any = None
 
     @property
     def table(self) -> pd.DataFrame:
@@ -410,11 +410,8 @@ def read_steps(steps: Sequence[int]) -> list[int]:
     [0, 10, 20]
     """
     require_type(steps, (list, tuple, range), "steps")
-    try:
-        count = len(steps)
-    except OverflowError:
-        raise InputError(f"steps = {steps!r}: give fewer") from None
-    need_room(count, **{"the number of steps": count})
+    if steps[2**24 :]:  # len() knows no more than 2**63
+        raise InputError(f"steps = {steps!r:.80}: give at most {2**24:,}")
     for step in steps:
         require_type(step, int, "a step of steps")
     if not len(steps) or list(steps) != sorted(set(steps)) or steps[0] < 0:

@@ -45,9 +45,10 @@ class Profile:
         heads: one row per prompt, query, layer and head: positional, symbolic, entropy (nats), purity (1 positional,
             −1 symbolic, 0 neither), variance of the logits and its exclusion bound, effective_swaps (how many swaps
             the scores rest on), attention_moved, attention_first, attention_self (shares of the query's attention on
-            the moved keys, the first token, its own key), distance (tokens back that it attends on average), moved
-            (number of keys moved). NaN where the query sees fewer than two keys or blocks to swap. Models that run a
-            layer several times in a forward pass have a column pass (from 0), here and in frequencies.
+            the keys that move, the first token, its own key), distance (tokens back that it attends on average), moved
+            (number of keys that the query sees before itself, held ones left out). NaN where the query sees fewer than
+            two keys or blocks to swap. Models that run a layer several times in a forward pass have a column pass
+            (from 0), here and in frequencies.
         frequencies: one row per prompt, query, layer, head and frequency ID (from 1, fastest first): angle (radians a
             position), logit_norm, positional, symbolic, entropy. Empty unless asked for.
         prompts: one row per prompt and query: tokens, query (its position), blocks (number), predicted (token id),
@@ -215,14 +216,14 @@ class Profile:
             InputError: nothing given, or profiles that differ in anything but their prompts, the model's name and
                 place, and the device.
         """
-        profiles = [profiles] if isinstance(profiles, cls) else list(profiles)
+        profiles = [profiles] if isinstance(profiles, cls) else list(profiles)  # type: ignore[arg-type]
         if not profiles or not all(isinstance(p, cls) for p in profiles):
             raise InputError("profiles: give a list of one or more Profile objects")
         first = profiles[0]
         for other in profiles[1:]:
             check_alike(first, other)
         names = ("heads", "frequencies", "prompts", "inputs")
-        tables = {name: [] for name in names}
+        tables: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
         shift = 0
         for one in profiles:
             for name, parts in tables.items():

@@ -138,7 +138,7 @@ def sentence_spans(text: str, offsets: Sequence[Span]) -> list[Span]:
         while stop > ends[sentence] and sentence < len(ends) - 1:
             sentence += 1
         owner.append(sentence if stop > start else None)
-    spans = {}
+    spans: dict = {}
     for token, number in enumerate(owner):
         if number is not None:
             first, _ = spans.get(number, (token, token))

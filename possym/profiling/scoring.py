@@ -248,4 +248,4 @@ def visible_blocks(blocks: Sequence[Span], inputs: LayerInputs) -> list[Span]:
 def purity_of(positional: pd.Series, symbolic: pd.Series, gamma: float) -> Any:
     """Return `possym.scores.purity` of two columns; NaN counts as neither."""
     columns = (torch.from_numpy(column.to_numpy(dtype="float64", copy=True)) for column in (positional, symbolic))
-    return purity(*columns, gamma).numpy()
+    return purity(*columns, gamma).numpy()  # type: ignore[call-arg, arg-type]

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from possym.errors import InputError, need_room, require_type
+from possym.errors import InputError
 
 
 class Estimate(NamedTuple):
@@ -57,7 +57,6 @@ def correlation(
     """
     groups = clustered(table, [first, second], cluster)
     x, y = groups[..., 0], groups[..., 1]
-    need_room(4 * require_type(draws, int, "draws") * x.size, draws=draws, heads=x.size)
     random = np.random.default_rng(seed)
     layers, heads = x.shape
     value = pearson(x.ravel(), y.ravel())
@@ -92,7 +91,6 @@ def early_late(
     0.6
     """
     values = clustered(table, [score], cluster)[..., 0]
-    need_room(2 * require_type(draws, int, "draws") * values.size, draws=draws, heads=values.size)
     random = np.random.default_rng(seed)
     layers = len(values)
     half = layers // 2

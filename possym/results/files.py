@@ -11,12 +11,12 @@ import os
 import platform
 import secrets
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import filelock
+from platformdirs import user_cache_path
 from safetensors import SafetensorError
 
 from possym.errors import ResultsError
@@ -25,16 +25,20 @@ PREFIX = f".unfinished,{platform.node()},"  # no machine's name has a comma
 
 
 def cache_root() -> Path:
-    """Return where converted and trained models are kept: ``POSSYM_CACHE``, else the platform's cache folder."""
-    if named := os.environ.get("POSSYM_CACHE"):
-        return Path(named).absolute()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
-    return Path(base) / "possym"
+    """Return where converted and trained models are kept: ``POSSYM_CACHE``, else the platform's cache folder.
+
+    Raises:
+        ResultsError: the system names no folder of the user's, and ``POSSYM_CACHE`` none either.
+    """
+    named = os.environ.get("POSSYM_CACHE", "").strip()
+    with suppress(RuntimeError):  # what Path says of a home folder that nobody knows
+        path = Path(named).expanduser().absolute() if named else user_cache_path("possym", appauthor=False)
+        if path.is_absolute():
+            return path
+    raise ResultsError(
+        "no folder to keep converted and trained models in: the system names no home folder (HOME) and no folder for "
+        "caches (XDG_CACHE_HOME). Set POSSYM_CACHE to a folder where you may write"
+    )
 
 
 @contextmanager
@@ -45,7 +49,8 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         raise ResultsError(
             f"{path} cannot be written ({error}): make room, or choose a folder where you may write (POSSYM_RESULTS "
-            "names that of results); an interrupted run goes on from its last checkpoint"
+            "names that of results, POSSYM_CACHE that of converted and trained models); an interrupted run goes on "
+            "from its last checkpoint"
         ) from error
 
 

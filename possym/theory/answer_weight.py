@@ -5,10 +5,11 @@ import math
 import torch
 from torch import Tensor
 
-from possym.errors import InputError, require_type, to_float
+from possym.errors import InputError, to_float
 from possym.rope import as_float
 from possym.theory.heads import angle, whole
 
+LEVEL = 1e-12  # what is smaller is rounding
 SHAPES = ("U", "inverse U", "flat", "mixed")
 
 
@@ -66,24 +67,23 @@ def positional_slope(length: int, theta: float) -> Tensor:
     length = whole(length, "length", 2)
     step = torch.arange(1, length, dtype=torch.float64)
     product = math.sin(length * angle(theta) / 2) * ((2 * step - length) * theta / 2).sin()
-    return torch.where(product.abs() < 1e-12, 0.0, product.sign())
+    return torch.where(product.abs() < LEVEL, 0.0, product.sign())
 
 
-def shape(weight: Tensor, tolerance: float = 1e-12) -> str:
+def shape(weight: Tensor) -> str:
     """Name the shape of a curve: "U", "inverse U", "flat" or "mixed".
 
     U means falling (never rising) up to the middle and rising (never falling) after it; steps of at most
-    ``tolerance`` count as level.
+    `LEVEL` count as level.
 
     >>> shape(torch.tensor([3.0, 1.0, 1.0, 2.0])), shape(torch.tensor([1.0, 2.0, 1.0, 2.0]))
     ('U', 'mixed')
     """
     weight = as_float(weight, "weight")
-    tolerance = require_type(tolerance, (int, float), "tolerance")
     if weight.ndim != 1 or len(weight) < 3:
         raise InputError(f"weight {tuple(weight.shape)}: give one curve (n,) of at least three places")
     step = weight.diff()
-    sign = torch.where(step.abs() <= tolerance, 0, step.sign())
+    sign = torch.where(step.abs() <= LEVEL, 0, step.sign())
     half = len(step) // 2
     first, second = sign[:half], sign[len(step) - half :]
     if not sign.any():

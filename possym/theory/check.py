@@ -78,7 +78,7 @@ def check(*said: str) -> Callable[[Callable[[], Found]], Check]:
     """Register a function as the `Check` of its name, given paper, where, statement, conditions, method and range."""
 
     def register(function: Callable[[], Found]) -> Check:
-        CHECKS[function.__name__] = Check(function.__name__, *said, function)
+        CHECKS[function.__name__] = Check(function.__name__, *said, function)  # type: ignore[call-arg, arg-type]
         return CHECKS[function.__name__]
 
     return register

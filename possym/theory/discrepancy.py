@@ -22,6 +22,7 @@ from torch import Tensor
 from possym.errors import InputError, require_type
 from possym.theory.heads import ConstructedHead, angle, turned, whole
 
+HALVINGS = 40
 PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494459")
 
 
@@ -277,7 +278,7 @@ def smallest_root(worst, margin: float, length: int) -> float:
     return high
 
 
-def measured_beta(head: ConstructedHead, tokens: Tensor, answer: Tensor, high: float, rounds: int = 40) -> float:
+def measured_beta(head: ConstructedHead, tokens: Tensor, answer: Tensor, high: float) -> float:
     """Return the smallest β with which a head's softmax gives every answer at the last place, by bisection.
 
     Args:
@@ -285,7 +286,6 @@ def measured_beta(head: ConstructedHead, tokens: Tensor, answer: Tensor, high: f
         tokens: (B, n) int64 sequences.
         answer: (B,) int64 answers.
         high: a β with which all answers are right.
-        rounds: halvings of [0, high].
 
     Raises:
         InputError: an answer is wrong at ``high``.
@@ -300,7 +300,6 @@ def measured_beta(head: ConstructedHead, tokens: Tensor, answer: Tensor, high: f
     require_type(head, ConstructedHead, "head")
     require_type(answer, Tensor, "answer")
     high = require_type(high, (int, float), "high")
-    whole(rounds, "rounds", 1)
     if answer.shape != head.check_tokens(tokens).shape[:-1] or answer.dtype != torch.int64:
         raise InputError(f"answer {tuple(answer.shape)} {answer.dtype}: give one int64 answer for each sequence")
 
@@ -310,7 +309,7 @@ def measured_beta(head: ConstructedHead, tokens: Tensor, answer: Tensor, high: f
     if not right(high):
         raise InputError(f"high = {high!r}: some answers are wrong with it; give a larger β, or check the head")
     low = 0.0
-    for _ in range(rounds):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if right(middle) else (middle, high)
     return high

@@ -85,16 +85,15 @@ def closer_by_definition(relocated: Tensor) -> Tensor:
     return torch.where(difference.abs() <= rounding, 0, difference.sign()).to(torch.int8)
 
 
-def closer_by_score(scores: Scores, tolerance: float = 1e-9) -> Tensor:
+def closer_by_score(scores: Scores) -> Tensor:
     """Return 1 where the positional score is the larger, −1 where the symbolic one is, 0 for a tie (int8).
 
     >>> closer_by_score(swap_scores(torch.tensor([[0.0, 1.0], [0.0, 1.0]])))
     tensor(1, dtype=torch.int8)
     """
     require_type(scores, Scores, "scores")
-    tolerance = require_type(tolerance, (int, float), "tolerance")
     difference = scores.positional - scores.symbolic
-    return torch.where(difference.abs() <= tolerance, 0, difference.sign()).to(torch.int8)
+    return torch.where(difference.abs() <= 1e-9, 0, difference.sign()).to(torch.int8)
 
 
 def integer_heads(count: int, largest: int) -> Tensor:
@@ -107,7 +106,7 @@ def integer_heads(count: int, largest: int) -> Tensor:
     return entries.unflatten(-1, (count, count))
 
 
-def smallest_unseen_deviation(largest: int = 3) -> Tensor:
+def smallest_unseen_deviation() -> Tensor:
     """Return the smallest head whose positional score is 1 though its logits are not positional.
 
     Two keys are the fewest that can be swapped. The heads are searched by their largest entry, then by the size
@@ -117,8 +116,9 @@ def smallest_unseen_deviation(largest: int = 3) -> Tensor:
     tensor([[0., 2.],
             [1., 1.]], dtype=torch.float64)
     """
-    largest = require_type(largest, int, "largest")
-    for entry in range(1, largest + 1):
+    entry = 0
+    while True:
+        entry += 1
         heads = integer_heads(2, entry)
         deviations = exclusion(heads)
         unseen = (swap_scores(heads).positional > 1 - 1e-12) & (deviations.positional_deviation > 0)
@@ -126,16 +126,14 @@ def smallest_unseen_deviation(largest: int = 3) -> Tensor:
         if unseen.any():
             heads = heads[unseen]
             return heads[deviations.positional_deviation[unseen].round(decimals=9).argmax()]
-    raise InputError(f"largest = {largest}: no such head with entries up to it; raise it")
 
 
-def smallest_contradiction(count: int, largest: int, temperature: float = 1e-4) -> Tensor | None:
+def smallest_contradiction(count: int, largest: int) -> Tensor | None:
     """Return a smallest head that is closer to one kind by its deviations and to the other by its scores.
 
     Args:
         count: number of keys N, 2 or 3.
         largest: entries 0 … largest are searched, smallest largest entry first.
-        temperature: τ of the scores.
 
     Returns:
         (N, N) relocated logits, or None where no head contradicts.
@@ -148,7 +146,7 @@ def smallest_contradiction(count: int, largest: int, temperature: float = 1e-4) 
         raise InputError(f"count = {count}, largest = {largest}: give 2 keys and up to 9, or 3 keys and up to 4")
     for entry in range(1, largest + 1):
         heads = integer_heads(count, entry)
-        found = closer_by_definition(heads) * closer_by_score(swap_scores(heads, temperature=temperature)) < 0
+        found = closer_by_definition(heads) * closer_by_score(swap_scores(heads)) < 0
         if found.any():
             return heads[found][0]
     return None

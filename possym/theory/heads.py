@@ -18,6 +18,8 @@ from possym.rope import as_float, check_planes, rotate
 from possym.scores import relocated_logits
 from possym.theory.inputs import letter_vocabulary
 
+MATCH = 3.0  # logit of a matching symbol, over 2 so that no cosine outweighs it
+
 
 class ConstructedHead(nn.Module):
     """One attention head whose queries, keys and values are read from tables, token by token.
@@ -345,16 +347,15 @@ def h_sym(symbols: int, attributes: int) -> ConstructedHead:
     return ConstructedHead(names, keys, values, torch.zeros(0, dtype=torch.float64))
 
 
-def two_angle(symbols: int, attributes: int, theta: float, match: float = 3.0) -> ConstructedHead:
+def two_angle(symbols: int, attributes: int, theta: float) -> ConstructedHead:
     """Return the head with angles 0 and θ that solves Partial induction.
 
-    Dimensions that do not rotate give ``match`` where the symbols agree, as in `h_sym`; one plane adds
+    Dimensions that do not rotate give `MATCH` where the symbols agree, as in `h_sym`; one plane adds
     cos((i − j)θ), which is larger for later keys. Tokens are those of `h_sym`.
 
     Args:
         symbols, attributes: their numbers.
         theta: the second angle, in radians a place; the first is 0.
-        match: logit of a matching symbol, over 2 so that no cosine outweighs it.
 
     Source: 2511.11579, theorem 6.
 
@@ -362,13 +363,11 @@ def two_angle(symbols: int, attributes: int, theta: float, match: float = 3.0) -
     tensor(1)
     """
     theta = angle(theta)
-    if not 2 < angle(match, "match"):
-        raise InputError(f"match = {match!r}: give a number over 2, so that no cosine outweighs it")
     names, values = pair_tables(symbols, attributes)
     v = turned(torch.zeros(len(names), dtype=torch.float64))
     keys = torch.cat([v, names], 1)
     keys[symbols * attributes :] = 0
-    queries = torch.cat([v, match * names], 1)
+    queries = torch.cat([v, MATCH * names], 1)
     return ConstructedHead(queries, keys, values, torch.tensor([theta], dtype=torch.float64))
 
 

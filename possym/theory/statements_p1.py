@@ -1,6 +1,7 @@
 """Checks of the theorems of 2511.11579, each named after its statement."""
 
 import math
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ P1 = "2511.11579"
 PAIRS = ["a1", "a2", "b1", "b2", "a?", "b?"]  # tokens of two symbols and two attributes
 
 
-def pair_margins(seed: int = 0, beta: float = 4.0) -> list[dict[str, str | float]]:
+def pair_margins(seed: int = 0) -> list[dict[str, str | float]]:
     """Return by how much each head's right answer leads on the two inputs that no head of the wrong kind tells apart.
 
     For Index, Retrieval and Partial induction, two keys each: a random head of the wrong kind, whose two margins add
@@ -23,7 +24,6 @@ def pair_margins(seed: int = 0, beta: float = 4.0) -> list[dict[str, str | float
 
     Args:
         seed: of the random heads.
-        beta: inverse temperature of the softmax.
 
     Returns:
         Rows with task, head, input and margin, the right answer's output coordinate minus the wrong one's.
@@ -34,11 +34,11 @@ def pair_margins(seed: int = 0, beta: float = 4.0) -> list[dict[str, str | float
     [0.95, 0.95]
     """
     generator = torch.Generator().manual_seed(seed)
-    draw = {"generator": generator, "dtype": torch.float64}
+    draw: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
     _, attributes = pair_tables(2, 2)
     counting, last = h_pos(2, 2, math.pi / 2), torch.tensor([[0, 1, 4], [1, 0, 4]])
-    alike = [torch.randn(1, 4, **draw).expand(6, 4) for _ in range(2)]
-    by_place = ConstructedHead(*alike, attributes, torch.tensor([1.0, 0.1], dtype=torch.float64))
+    query, key = (torch.randn(1, 4, **draw).expand(6, 4) for _ in range(2))
+    by_place = ConstructedHead(query, key, attributes, torch.tensor([1.0, 0.1], dtype=torch.float64))
     index_keys, (once, answer) = torch.stack(index_pairs(2, 2)[0]), one_answer_inputs(2)
     studies = [
         ("Index", "symbolic, random", symbolic_head(torch.randn(4, 4, **draw), counting.value_table), index_keys),
@@ -52,7 +52,7 @@ def pair_margins(seed: int = 0, beta: float = 4.0) -> list[dict[str, str | float
     names = {"Index": ["a", "b", "first?", "second?"]}
     rows = []
     for task, kind, head, tokens in studies:
-        output = head.output(tokens, beta)[:, -1]
+        output = head.output(tokens, 4.0)[:, -1]
         for row, right, values in zip(tokens.tolist(), answers[task].tolist(), output.tolist(), strict=True):
             text = spell(row, names.get(task, PAIRS))
             rows.append({"task": task, "head": kind, "input": text, "margin": values[right] - values[1 - right]})
@@ -75,7 +75,7 @@ def p1_theorem_1() -> Found:
         for _ in range(40):
             relocated = torch.randn(count, count, generator=generator, dtype=torch.float64)
             by_permutation = sum(permutation_deviations(relocated)) / (math.factorial(count) * count)
-            agree &= bool(torch.isclose(by_permutation, exclusion(relocated).bound, rtol=1e-12))
+            agree &= bool(torch.isclose(torch.as_tensor(by_permutation), exclusion(relocated).bound, rtol=1e-12))
             logits = torch.randn(count, generator=generator, dtype=torch.float64)
             heads = {f"at M[a, b] = {1 - mix:g}·λ_a + {mix:g}·λ_b": mixed_head(logits, mix) for mix in (0, 0.3, 0.5, 1)}
             for name, head in {"of a random head": relocated, **heads}.items():
@@ -96,7 +96,8 @@ def p1_theorem_1() -> Found:
 def p1_theorem_2() -> Found:
     """Check that every pair of reordered inputs gets one output from a symbolic head but needs two."""
     generator = torch.Generator().manual_seed(0)
-    told_apart, example = 0, None
+    told_apart = 0
+    example: Any = None
     for length in (2, 3, 4):
         pairs = index_pairs(2, length)
         example = example or pairs[0]

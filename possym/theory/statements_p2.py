@@ -52,7 +52,7 @@ def p2_theorem_3_1_index() -> Found:
     irrational = {"2π/7": 2 * math.pi / 7, "√2": math.sqrt(2), "π/5": math.pi / 5}
     rational = {"1/2": 0.5, "4/5": 0.8, "1": 1.0, "3": 3.0}
     over_turn = {"√2", *rational}  # π is irrational, so that a rational angle is no rational part of a turn
-    ties = {}
+    ties: dict[str, int] = {}
     for name, theta in (irrational | rational).items():
         tied = [n for n in range(2, 501) if float(index_gaps(n, theta).min()) < 1e-9]
         ties |= {name: tied[0]} if tied else {}
@@ -262,7 +262,7 @@ def p2_theorem_3_2_smallest() -> Found:
 class Excess(NamedTuple):
     """Where a discrepancy exceeds its bound: how often, the first point in words, and the largest excess."""
 
-    count: int
+    count: int  # type: ignore[assignment]
     points: int
     first: str
     largest: float

@@ -170,18 +170,20 @@ def test_no_load_is_overlooked(dependencies, path):
     assert len([name for _, name, _ in found if name not in ("paper", "smoke")]) == source.count("results.load(")
 
 
-def test_a_stored_result_is_changed_if_a_file_is_gone_or_younger_than_its_manifest(dependencies, tmp_path):
-    manifest, data = tmp_path / "manifest.json", tmp_path / "a.parquet"
+def test_files_of_a_stored_result_that_are_gone_or_younger_than_its_manifest_are_noted(dependencies, tmp_path):
+    manifest, data, note = tmp_path / "manifest.json", tmp_path / "a.parquet", tmp_path / "notes/a"
     data.touch()
     manifest.write_text('{"files": {"a.parquet": {}}}')
     os.utime(manifest, (2e9, 2e9))
-    assert not dependencies.changed(manifest)
+    dependencies.note_changes(manifest, note)
+    assert note.read_text() == ""
     os.utime(data, (2e9 + 1, 2e9 + 1))
-    assert dependencies.changed(manifest)
+    dependencies.note_changes(manifest, note)
+    assert note.read_text() == "a.parquet 2000000001.0"
     data.unlink()
-    assert dependencies.changed(manifest)
+    assert dependencies.changed(manifest) == ["a.parquet None"]
     manifest.write_text("[]")
-    assert not dependencies.changed(manifest)
+    assert dependencies.changed(manifest) == []
 
 
 def test_parameters(dependencies, chapter):

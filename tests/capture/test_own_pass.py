@@ -66,12 +66,14 @@ def test_keys_shared_by_layers_are_read_at_any_query():
 
 def test_a_layer_that_runs_in_a_loop_has_a_row_for_every_pass():
     loops = dict(n_recurrent_loops=3, n_input_layers=1, n_recurrent_layers=1, n_output_layers=1, num_hidden_layers=3)
-    model, ids = make("Dory", **loops), families.tokens(12)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(transformers.DoryConfig(**families.COMMON | loops)).eval()
+    ids = families.tokens(12)
     table = possym.profile(model, ids, progress=False).heads
     assert table.groupby(["layer", "pass"]).size().to_dict() == {
         (0, 0): 4, (1, 0): 4, (1, 1): 4, (1, 2): 4, (2, 0): 4,
     }  # fmt: skip
-    looped = table[table.layer == 1].pivot(index="head", columns="pass", values="positional")
+    looped = table[table.layer == 1].pivot(index="head", columns="pass", values="entropy")
     assert looped.nunique(axis=1).eq(3).all()
 
 
@@ -125,16 +127,17 @@ def test_an_attention_that_is_another_is_refused_with_its_reason(register, funct
         Capture(model)
 
 
-def test_a_model_that_answers_otherwise_while_it_is_read_is_refused():
+@pytest.mark.parametrize("part, what", [("model", "hidden states"), ("whole", "logits")])
+def test_a_model_that_answers_otherwise_while_it_is_read_is_refused(part, what):
     model, ids = families.build("llama"), families.tokens()
-    capture = Capture(model)
+    capture = Capture(model.model if part == "model" else model)
 
     def change(module, args, output):
         read = hasattr(ALL_ATTENTION_FUNCTIONS["sdpa"], "possym_original")
         return (output[0] + read, *output[1:])
 
     model.model.layers[1].self_attn.register_forward_hook(change)
-    with pytest.raises(UnsupportedModelError, match=r"other logits .* They part at model\.layers\.1\.self_attn"):
+    with pytest.raises(UnsupportedModelError, match=rf"other {what} .* They part at .*layers\.1\.self_attn"):
         capture.run(ids, lambda inputs: None)
 
 
@@ -215,11 +218,14 @@ def test_a_reward_model_has_scores_and_answers_nothing():
     assert profile.prompts.predicted.isna().all()
 
 
-def test_a_model_made_in_inference_mode_is_read():
-    with torch.inference_mode():
-        model = families.build("llama")
-    expected = captured(families.build("llama"), families.tokens())
-    for layer, inputs in captured(model, families.tokens()).items():
+@pytest.mark.parametrize("made, read", [(True, False), (False, True), (True, True)])
+def test_inference_mode_changes_nothing(made, read):
+    expected = captured(families.build("llama dynamic"), families.tokens())
+    with torch.inference_mode(made):
+        model = families.build("llama dynamic")
+    with torch.inference_mode(read):
+        found = captured(model, families.tokens())
+    for layer, inputs in found.items():
         torch.testing.assert_close(inputs.relocated_logits(), expected[layer].relocated_logits())
 
 

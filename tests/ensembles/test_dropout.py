@@ -49,10 +49,10 @@ def test_a_members_mask_depends_on_its_own_key_and_the_stream_alone():
     assert not torch.equal(keep_mask(keys, 3, (10, 10), 0.5), together)
 
 
-@pytest.mark.parametrize("keys", [torch.ones(2, 2), torch.ones(2, dtype=torch.int32), None])
-def test_impossible_keys_are_refused(keys):
-    with pytest.raises(InputError, match="dropout_keys"):
-        keep_mask(keys, 0, (2,), 0.1)
+def test_impossible_keys_are_refused():
+    for keys in [torch.ones(2, 2), torch.ones(2, dtype=torch.int32), None]:
+        with pytest.raises(InputError, match="dropout_keys"):
+            keep_mask(keys, 0, (2,), 0.1)
 
 
 def test_masks_that_int32_cannot_number_are_refused():

@@ -283,9 +283,8 @@ def test_a_damaged_file_is_refused(kind, tmp_path):
         kind.load(path)
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
+def test_impossible_sizes_are_refused():
+    for kind, changes in [
         *(
             (kind, changes)
             for kind in (GPTJEnsemble, LlamaEnsemble)
@@ -307,24 +306,21 @@ def test_a_damaged_file_is_refused(kind, tmp_path):
         (GPTJEnsemble, {"rotary_dim": "all"}),
         (LlamaEnsemble, {"mlp_width": 0}),
         (LlamaEnsemble, {"mlp_width": 2.5}),
-    ],
-)
-def test_impossible_sizes_are_refused(kind, changes):
-    with pytest.raises(ConfigError, match=next(iter(changes))):
-        dataclasses.replace(ONE_HEAD[kind], **changes)
+    ]:
+        with pytest.raises(ConfigError, match=next(iter(changes))):
+            dataclasses.replace(ONE_HEAD[kind], **changes)
 
 
 @KINDS
-@pytest.mark.parametrize("seeds", [[], [-1], [0.5], [True], ["0"]])
-def test_impossible_seeds_are_refused(kind, seeds):
-    with pytest.raises(InputError, match="seeds"):
-        kind(ONE_HEAD[kind], seeds)
+def test_impossible_seeds_are_refused(kind):
+    for seeds in [[], [-1], [0.5], [True], ["0"]]:
+        with pytest.raises(InputError, match="seeds"):
+            kind(ONE_HEAD[kind], seeds)
 
 
 @KINDS
-@pytest.mark.parametrize(
-    "tokens",
-    [
+def test_impossible_tokens_are_refused(kind):
+    for tokens in [
         torch.zeros(3, 4, 5, dtype=torch.int64),
         torch.zeros(5, dtype=torch.int64),
         torch.zeros(4, 0, dtype=torch.int64),
@@ -332,11 +328,9 @@ def test_impossible_seeds_are_refused(kind, seeds):
         torch.full((4, 5), 20),
         torch.full((4, 5), -1),
         [[1, 2]],
-    ],
-)
-def test_impossible_tokens_are_refused(kind, tokens):
-    with pytest.raises(InputError, match="token"):
-        kind(ONE_HEAD[kind], [0, 1])(tokens)
+    ]:
+        with pytest.raises(InputError, match="token"):
+            kind(ONE_HEAD[kind], [0, 1])(tokens)
 
 
 @KINDS
@@ -360,11 +354,11 @@ def test_other_impossible_arguments_are_refused(kind):
         kind.from_weights(TWO_HEADS[kind], weights)
 
 
-@pytest.mark.parametrize(("kind", "other"), [(GPTJEnsemble, LlamaEnsemble), (LlamaEnsemble, GPTJEnsemble)])
-def test_the_config_of_another_kind_of_model_is_refused(kind, other):
-    given, wanted = other.Config.__name__, kind.Config.__name__
-    with pytest.raises(InputError, match=f"config is a {given}: give a {wanted}"):
-        kind(other.Config(10), [0])
+def test_the_config_of_another_kind_of_model_is_refused():
+    for kind, other in [(GPTJEnsemble, LlamaEnsemble), (LlamaEnsemble, GPTJEnsemble)]:
+        given, wanted = other.Config.__name__, kind.Config.__name__
+        with pytest.raises(InputError, match=f"config is a {given}: give a {wanted}"):
+            kind(other.Config(10), [0])
 
 
 def test_lookup_has_the_gradient_of_an_embedding():

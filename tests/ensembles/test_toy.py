@@ -194,9 +194,8 @@ def test_set_angles_changes_the_turn_alone():
     assert torch.equal(model(tokens), other(tokens))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_recipes_are_refused():
+    for arguments, message in [
         ({"members": []}, "members is empty"),
         ({"members": [(0.1, 1, 0)]}, "list of Member"),
         ({"members": [Member((), 1, 0)]}, "at least one"),
@@ -217,27 +216,22 @@ def test_set_angles_changes_the_turn_alone():
         ({"answers": torch.arange(9)}, "fixed values need answers"),
         ({"values": "fixed", "answers": torch.arange(4)}, r"shape \(9,\)"),
         ({"values": "fixed", "answers": torch.ones(9)}, "int64"),
-    ],
-)
-def test_bad_recipes_are_refused(arguments, message):
-    arguments = {"members": MEMBERS, "vocabulary": VOCABULARY} | arguments
-    with pytest.raises(InputError, match=message):
-        ToyEnsemble(**arguments)
+    ]:
+        arguments = {"members": MEMBERS, "vocabulary": VOCABULARY} | arguments
+        with pytest.raises(InputError, match=message):
+            ToyEnsemble(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
+def test_bad_tokens_are_refused():
+    for tokens, message in [
         ([[1, 2]], "got list"),
         (torch.zeros(2, 3), "float32"),
         (torch.zeros(3, dtype=torch.int64), r"\(3,\)"),
         (torch.zeros(3, 2, 4, dtype=torch.int64), "4 members do not share"),
         (torch.full((2, 3), VOCABULARY), "ids are 0 to 8"),
-    ],
-)
-def test_bad_tokens_are_refused(tokens, message):
-    with pytest.raises(InputError, match=message):
-        ToyEnsemble(MEMBERS, VOCABULARY, width=5, deviation=0.7)(tokens)
+    ]:
+        with pytest.raises(InputError, match=message):
+            ToyEnsemble(MEMBERS, VOCABULARY, width=5, deviation=0.7)(tokens)
 
 
 def test_angles_of_another_shape_are_refused():

@@ -102,7 +102,7 @@ def test_a_softcap_is_not_left_out(tmp_path):
     [
         (dict(name=""), "hub id"),
         (dict(name=3), "hub id"),
-        (dict(name="one/two/three"), "neither a folder nor a hub id"),
+        (dict(name="one/two/three"), "neither a folder, a .gguf file nor a hub id"),
         (dict(dtype="int8"), "known dtypes"),
         (dict(device="gpu"), "device"),
     ],

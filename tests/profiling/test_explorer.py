@@ -26,9 +26,10 @@ def test_it_shows_the_models_attention_and_scores(loaded):
         output = eager(tokens, output_attentions=True)
     assert torch.allclose(torch.tensor(explorer.numbers["attention"]), output.attentions[2][0, 3, -1], atol=1e-5)
     assert explorer.numbers["answer"] == tokenizer.decode(output.logits[0, -1].argmax())
-    apart = possym.profile(model, tokens, per_frequency=True, progress=False)
+    apart = possym.profile(model, tokens, hold="first", per_frequency=True, progress=False)
     row = apart.heads.query("layer == 2 and head == 3").iloc[0]
     assert f"positional {row.positional:.3f}, symbolic {row.symbolic:.3f}" in explorer.status.value
+    assert f"{row.attention_moved:.0%} of its attention on what moves" in explorer.status.value
     assert explorer.numbers["frequencies"].equals(apart.head_frequencies(2, 3))
     assert explorer.picture.value.count("<circle") == len(apart.heads)
     assert explorer.picture.value.count("<polyline") == 2

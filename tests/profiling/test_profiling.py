@@ -336,50 +336,6 @@ def test_repr_says_what_came_out():
     assert f"r = {result.correlation():.2f}" in text
 
 
-BAD = [
-    (dict(prompts=[]), "prompts"),
-    (dict(prompts=None), "prompts"),
-    (dict(prompts=[[]]), "0 tokens"),
-    (dict(prompts=[[4, 5]]), "2 tokens"),
-    (dict(prompts=[[4]]), "1 token:"),
-    (dict(prompts=["Alice likes red"]), "give tokenizer"),
-    (dict(prompts=[[{"role": "user", "content": "a"}]]), "give tokenizer"),
-    (dict(prompts=[[1, 2, 3.5]]), "whole token ids"),
-    (dict(prompts=[[1, True, 3]]), "whole token ids"),
-    (dict(prompts=[[1, 2, 99]]), "vocabulary"),
-    (dict(prompts=torch.rand(2, 5)), "whole token ids"),
-    (dict(query=9), "query"),
-    (dict(query=1), "two keys before it"),
-    (dict(query=[3, 4, 5]), "one entry for each of the 2"),
-    (dict(query=2.0), "query"),
-    (dict(query=[True, 3]), "query"),
-    (dict(temperature=0), "temperature"),
-    (dict(temperature=math.nan), "temperature"),
-    (dict(temperature="low"), "temperature"),
-    (dict(gamma=0.5), "gamma"),
-    (dict(blocks="words"), "blocks"),
-    (dict(blocks="sentences"), "no text"),
-    (dict(blocks=[(0, 2)]), "at least two blocks"),
-    (dict(blocks=[(0, 2), (1, 4)]), "not overlapping"),
-    (dict(blocks=[(0, 2), (7, 9)]), "whose query is at 8"),
-    (dict(blocks=[[(0, 2), (2, 4)]] * 3), "3 lists for 2 prompts"),
-    (dict(blocks=[0, 2]), "blocks"),
-    (dict(blocks=5), "blocks"),
-    (dict(answers=[5]), "one for each of the 2"),
-    (dict(answers="ab"), "one for each of the 2"),
-    (dict(answers=["red", "blue"]), "a string and tokenizer"),
-    (dict(only_correct=True), "needs answers"),
-    (dict(per_frequency="yes"), "per_frequency"),
-]
-
-
-@pytest.mark.parametrize("options, message", BAD)
-def test_bad_input_is_refused(options, message):
-    arguments = dict(prompts=families.tokens(9, batch=2)) | options
-    with pytest.raises(InputError, match=message):
-        profile(families.build("llama"), **arguments)
-
-
 def test_chats_need_a_template_and_answers_a_head():
     words = tokenizer(template=None)
     with pytest.raises(InputError, match="no chat template"):

@@ -77,6 +77,26 @@ def test_prompts_longer_than_the_model_are_warned_of_or_refused():
 
 
 REFUSED = {
+    "nothing": (dict(prompts=[]), "one or more"),
+    "no prompts": (dict(prompts=None), "one or more"),
+    "two tokens": (dict(prompts=[[4, 5]]), "2 tokens: a swap needs"),
+    "text without a tokenizer": (dict(prompts=["Alice likes red"], tokenizer=None), "give tokenizer"),
+    "ids that are no whole numbers": (dict(prompts=[[1, 2, 3.5]]), "whole token ids"),
+    "a batch of numbers": (dict(prompts=torch.rand(2, 5)), "whole token ids"),
+    "query past the end": (dict(query=9), "query = 9 in prompt 0 of 9 tokens"),
+    "query with one key": (dict(query=1), "two keys before it"),
+    "queries for other prompts": (dict(query=[3, 4]), "one entry for each of the 3"),
+    "temperature": (dict(temperature=0), "temperature = 0"),
+    "gamma": (dict(gamma=0.5), "gamma = 0.5"),
+    "blocks by name": (dict(blocks="words"), "'tokens', 'sentences'"),
+    "sentences of ids": (dict(blocks="sentences"), "no text"),
+    "one block": (dict(blocks=[(0, 2)]), "at least two blocks"),
+    "blocks after the query": (dict(blocks=[(0, 2), (3, 5)]), "prompt 1, whose query is at 4"),
+    "blocks for other prompts": (dict(blocks=[[(0, 2), (2, 4)]] * 2), "2 lists for 3 prompts"),
+    "no blocks": (dict(blocks=5), "blocks = 5"),
+    "answers for other prompts": (dict(answers=[5]), "one for each of the 3"),
+    "answers without a tokenizer": (dict(answers=["red"] * 3, tokenizer=None), "a string and tokenizer"),
+    "correct answers alone": (dict(only_correct=True), "needs answers"),
     "an id past the vocabulary": (dict(prompts=[*IDS, [1, 64, 3]]), r"prompt 3 holds token id 64.*from 0 to 63"),
     "a turn without content": (dict(prompts=[[{"role": "user"}]]), "prompt 0, turn 0.*'content'"),
     "a template that fails": (dict(prompts=[[{"role": "user", "content": "a"}]] * 2, template="{{ x() }}"), "prompt 0"),
@@ -98,11 +118,12 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_refused_before_the_first_pass(name, monkeypatch):
     options, message = REFUSED[name]
-    options = dict(prompts=IDS) | options
-    words = tokenizer(template=options.pop("template", CHAT))
+    words = tokenizer(template=options.get("template", CHAT))
+    options = {key: value for key, value in options.items() if key != "template"}
+    options = dict(prompts=IDS, tokenizer=words) | options
     monkeypatch.setattr(scoring, "score_batch", None)  # a pass would end in a TypeError
     with pytest.raises(InputError, match=message):
-        profile(options.pop("prompts"), tokenizer=words, **options)
+        profile(options.pop("prompts"), **options)
 
 
 def test_a_profile_knows_its_model_its_tokenizer_and_what_it_was_given(tmp_path):

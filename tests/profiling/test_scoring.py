@@ -14,6 +14,7 @@ from possym.profiling.prompts import Prompt, read_holds
 from possym.scores import swap_scores
 
 from ..capture import families
+from .test_profiling import tokenizer
 
 LENGTH = 10
 FAMILIES = ["llama", "gemma2", "gpt_oss", "falcon"]
@@ -78,14 +79,15 @@ def column(table, name):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("held", [(), (0, 3)], ids=str)
-def test_shares_and_distance_are_those_of_the_models_own_attention(family, held):
+@pytest.mark.parametrize("held, blocks", [((), None), ((0, 3), None), ((3,), [(2, 4), (5, 6), (6, 8)])], ids=str)
+def test_shares_and_distance_are_those_of_the_models_own_attention(family, held, blocks):
     model, tokens, query = families.build(family), families.tokens(LENGTH), 8
-    table = profile(model, tokens, query=query, hold=list(held) or None).heads
+    table = profile(model, tokens, query=query, hold=list(held) or None, blocks=blocks or "tokens").heads
     row = attention_of(model, tokens)[:, 0, :, query]
     seen = row > 0
     moved = [key for key in range(query) if key not in held]
-    assert column(table, "attention_moved") == pytest.approx(row[..., moved].sum(-1), abs=1e-5)
+    swapped = moved if blocks is None else [key for span in blocks for key in range(*span) if key not in held]
+    assert column(table, "attention_moved") == pytest.approx(row[..., swapped].sum(-1), abs=1e-5)
     assert column(table, "attention_first") == pytest.approx(row[..., 0], abs=1e-5)
     assert column(table, "attention_self") == pytest.approx(row[..., query], abs=1e-5)
     back = torch.arange(query, query - LENGTH, -1)
@@ -109,6 +111,26 @@ def test_held_tokens_are_attended_and_never_moved(family, held, blocks, temperat
     names = ("positional", "symbolic", "entropy", "effective_swaps")
     found = torch.stack([column(table, name) for name in names], -1)
     assert found.numpy() == pytest.approx(expected.numpy(), abs=2e-4, rel=2e-3)
+
+
+@pytest.mark.parametrize("blocks", [None, [(0, 3), (4, 6), (6, 9)]], ids=str)
+def test_planes_hold_tokens_too(blocks):
+    model, tokens, held = families.build("llama"), families.tokens(LENGTH), [1, 7]
+    table = profile(model, tokens, hold=held, blocks=blocks or "tokens", per_frequency=True).frequencies
+    seen = []
+    Capture(model).run(tokens, seen.append)
+    for inputs in seen:
+        whole = inputs.relocated_logits(per_plane=slice(None))[0].double()
+        own = inputs.unmoved_logits(per_plane=slice(None))[0].double()
+        move = [k for k in range(LENGTH - 1) if k not in held]
+        extra = torch.cat([own, whole.diagonal(dim1=-2, dim2=-1)[..., held]], -1)
+        part = whole[..., move, :][..., move]
+        spans = blocks and [(0, 2), (3, 5), (5, 7)]  # tokens 1 and 7 are taken out
+        expected = swap_scores(part, extra_logits=extra, blocks=spans, temperature=1.0, relative=True)
+        rows = table[table.layer == inputs.layer]
+        for name in ("positional", "symbolic", "entropy"):
+            found = rows[name].to_numpy().reshape(whole.shape[:2])
+            assert found == pytest.approx(getattr(expected, name).numpy(), abs=2e-4)
 
 
 def test_a_held_first_token_keeps_its_attention_and_leaves_the_swaps():
@@ -242,3 +264,23 @@ def test_layers_without_frequencies_say_why():
     layer = int(still.coverage.layer[~still.coverage.rotates].iloc[0])
     with pytest.raises(InputError, match=f"layer {layer} does not rotate"):
         still.frequency_profile(layer, 0)
+
+
+def test_a_held_token_stays_behind_when_its_sentence_moves():
+    words = tokenizer(bos=False)
+    text = "Alice likes red . Bob likes blue .\nCarol likes green . Who likes red ? Bob"
+    model = families.build("llama")
+    found = profile(model, text, tokenizer=words, blocks="sentences", hold="first")
+    spans = [(1, 4), (4, 8), (8, 12), (12, 16)]
+    expected = profile(model, words(text)["input_ids"], blocks=spans, hold=np.array([0]))
+    pd.testing.assert_frame_equal(found.heads, expected.heads)
+    assert found.settings["hold"] == "first" and expected.settings["hold"] == [0]
+
+
+def test_a_tokenizer_need_only_be_callable():
+    def read(text, add_special_tokens):
+        return {"input_ids": [1, 3, 6, 7, 10]}
+
+    model, words = families.build("llama"), tokenizer()
+    plain = profile(model, "Alice likes red .", tokenizer=read)
+    pd.testing.assert_frame_equal(plain.heads, profile(model, "Alice likes red .", tokenizer=words).heads)

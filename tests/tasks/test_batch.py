@@ -9,20 +9,12 @@ from possym.errors import InputError
 from possym.tasks import Batch, IndexTask, LetterTask, MixedTask, NumberTask, PartialInductionTask, RetrievalTask
 from possym.tasks.batch import balanced, letter_names, uniform
 
+from .draws import generator, within
+
 MULTIHOP = [NumberTask(), LetterTask(), LetterTask(off_path="any"), MixedTask()]
 CANONICAL = [IndexTask(), RetrievalTask(), PartialInductionTask()]
 TASKS = MULTIHOP + CANONICAL
 named = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__ + getattr(task, "off_path", ""))
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def within(counts, expected, sigmas=5.5):
-    """Whether counts lie within `sigmas` standard deviations of their expectation."""
-    counts, expected = torch.as_tensor(counts).double(), torch.as_tensor(expected).double()
-    return bool(((counts - expected).abs() <= sigmas * expected.sqrt()).all())
 
 
 def same(a, b):
@@ -153,18 +145,18 @@ WRONG = {
 
 
 @named
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments_of_a_draw_are_refused(task, name):
-    hops, length = (4, 17) if task in MULTIHOP else (1, 2)
-    asked = {
-        "n": "a whole number of at least 1",
-        "hops": rf"a whole number from 1 to {hops} \(or None",
-        "length": rf"a whole number .* {length}\b",
-        "generator": "a torch.Generator",
-    }
-    for value in WRONG[name]:
-        with pytest.raises(InputError, match=re.escape(f"{name} = {value!r}: give ") + asked[name]):
-            task.sample(**{"n": 4, name: value})
+def test_wrong_arguments_of_a_draw_are_refused(task):
+    for name in WRONG:
+        hops, length = (4, 17) if task in MULTIHOP else (1, 2)
+        asked = {
+            "n": "a whole number of at least 1",
+            "hops": rf"a whole number from 1 to {hops} \(or None",
+            "length": rf"a whole number .* {length}\b",
+            "generator": "a torch.Generator",
+        }
+        for value in WRONG[name]:
+            with pytest.raises(InputError, match=re.escape(f"{name} = {value!r}: give ") + asked[name]):
+                task.sample(**{"n": 4, name: value})
 
 
 @named

@@ -9,7 +9,7 @@ import torch
 from possym.errors import InputError
 from possym.tasks import IndexTask, PartialInductionTask, RetrievalTask
 
-from .test_batch import generator, within
+from .draws import generator, within
 
 TASKS = [IndexTask(), RetrievalTask(), PartialInductionTask()]
 named = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)
@@ -145,15 +145,15 @@ def test_sizes_can_be_chosen():
         assert torch.equal(task.solve(batch.tokens), batch.answer)
 
 
-@pytest.mark.parametrize("kind", [IndexTask, RetrievalTask, PartialInductionTask])
-def test_bad_sizes_are_refused(kind):
-    names = ("symbols", "max_length") if kind is IndexTask else ("symbols", "attributes")
-    for name in names:
-        for value in (1, True, 4.0, "4", None):
-            with pytest.raises(InputError, match=re.escape(f"{name} = {value!r}: give a whole number from 2 to ")):
-                kind(**{name: value})
-        with pytest.raises(InputError, match=f"{name} = .* a name for each token"):
-            kind(**{name: 2**40})
+def test_bad_sizes_are_refused():
+    for kind in [IndexTask, RetrievalTask, PartialInductionTask]:
+        names = ("symbols", "max_length") if kind is IndexTask else ("symbols", "attributes")
+        for name in names:
+            for value in (1, True, 4.0, "4", None):
+                with pytest.raises(InputError, match=re.escape(f"{name} = {value!r}: give a whole number from 2 to ")):
+                    kind(**{name: value})
+            with pytest.raises(InputError, match=f"{name} = .* a name for each token"):
+                kind(**{name: 2**40})
 
 
 def test_lengths_beyond_the_vocabulary_are_refused():
@@ -163,9 +163,8 @@ def test_lengths_beyond_the_vocabulary_are_refused():
         RetrievalTask(symbols=32).sample(3, length=34)
 
 
-@pytest.mark.parametrize(
-    "task,good,row,fault",
-    [
+def test_solvers_name_the_first_bad_row():
+    for task, good, row, fault in [
         (TASKS[0], "a b 1", "a b c", "the last token is no index"),
         (TASKS[0], "a b 1", "a b 3", "the index points out of the sequence"),
         (TASKS[0], "a b 1", "1 b 1", "an index stands before the last place"),
@@ -178,10 +177,8 @@ def test_lengths_beyond_the_vocabulary_are_refused():
         (TASKS[2], "a1 a2 a", "a1 b2 1", "the last token is no symbol"),
         (TASKS[2], "a1 a2 a", "a1 1 a", "a token before the last is no symbol–attribute pair"),
         (TASKS[2], "a1 a2 a", "a1 b2 c", "the symbol asked for does not occur"),
-    ],
-)
-def test_solvers_name_the_first_bad_row(task, good, row, fault):
-    other = "a b c" if task is TASKS[0] else "a1 b2 c2"
-    tokens = torch.tensor([ids(task, text) for text in (good, good, row, other)])
-    with pytest.raises(InputError, match=f"^tokens, row 2: {fault}; give sequences as"):
-        task.solve(tokens)
+    ]:
+        other = "a b c" if task is TASKS[0] else "a1 b2 c2"
+        tokens = torch.tensor([ids(task, text) for text in (good, good, row, other)])
+        with pytest.raises(InputError, match=f"^tokens, row 2: {fault}; give sequences as"):
+            task.solve(tokens)

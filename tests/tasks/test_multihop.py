@@ -9,7 +9,7 @@ from possym.errors import InputError
 from possym.tasks import LetterTask, NumberTask
 
 from . import truth
-from .test_batch import generator, within
+from .draws import generator, within
 
 NUMBER, LETTER, ANY = NumberTask(), LetterTask(), LetterTask(off_path="any")
 each = pytest.mark.parametrize("task", [NUMBER, LETTER, ANY], ids=["number", "letter", "letter-any"])
@@ -104,6 +104,13 @@ def test_pairs_of_place_and_value_are_balanced_within_each_number_of_hops(n):
         inside = batch.hops == hop
         pairs = (place * 64 + batch.answer)[inside].bincount(minlength=512)
         assert len(pairs) == 512 and pairs.max() - pairs.min() <= 1
+
+
+@pytest.mark.parametrize("task, values", [(NUMBER, 120), (ANY, 64)], ids=["number", "letter-any"])
+def test_the_other_tasks_leave_these_pairs_to_chance(task, values):
+    batch = task.sample(8 * values, hops=2, generator=generator())
+    pairs = (batch.path[:, 2] * values + batch.answer).bincount(minlength=8 * values)
+    assert pairs.min() == 0 and pairs.max() > 2
 
 
 def test_which_places_go_with_which_values_is_drawn_anew():
@@ -219,25 +226,21 @@ def test_solvers_take_other_lengths_and_longer_paths():
     assert LETTER.decode(LETTER.solve(torch.tensor([chain]))) == ["h7"]
 
 
-@pytest.mark.parametrize(
-    "row,fault",
-    [
+def test_number_solver_names_the_first_bad_row():
+    for row, fault in [
         ("a b c", "the last token is no integer"),
         ("a 1 3", "the path jumps out of the sequence"),
         ("a 2 1", "the path jumps out of the sequence"),
         ("a 16 1", "the path jumps out of the sequence"),
-    ],
-)
-def test_number_solver_names_the_first_bad_row(row, fault):
-    good = ids(NUMBER, "a b 1")
-    tokens = torch.tensor([good, good, ids(NUMBER, row), ids(NUMBER, "a b c"), ids(NUMBER, "a b 3")])
-    with pytest.raises(InputError, match=f"^tokens, row 2: {fault}; give sequences as"):
-        NUMBER.solve(tokens)
+    ]:
+        good = ids(NUMBER, "a b 1")
+        tokens = torch.tensor([good, good, ids(NUMBER, row), ids(NUMBER, "a b c"), ids(NUMBER, "a b 3")])
+        with pytest.raises(InputError, match=f"^tokens, row 2: {fault}; give sequences as"):
+            NUMBER.solve(tokens)
 
 
-@pytest.mark.parametrize(
-    "row,fault",
-    [
+def test_letter_solver_names_the_first_bad_row():
+    for row, fault in [
         ("a1 b2 c3", "the last token is no letter–letter pair"),
         ("a1 b2 ac", "a letter on the path starts no earlier token"),
         ("a1 b2 aa", "a letter on the path starts more than one token"),
@@ -247,10 +250,9 @@ def test_number_solver_names_the_first_bad_row(row, fault):
         ("b1 b1 cb", "a letter on the path starts more than one token"),
         ("b1 eg fe", "a letter on the path starts no earlier token"),
         ("ab b1 ca", "a letter on the path starts no earlier token"),
-    ],
-)
-def test_letter_solver_names_the_first_bad_row(row, fault):
-    good = ids(LETTER, "a1 b2 ca")
-    tokens = torch.tensor([good, good, ids(LETTER, row), ids(LETTER, "a1 a1 a1"), ids(LETTER, "a1 a1 ba")])
-    with pytest.raises(InputError, match=f"^tokens, row 2: {fault}; give sequences as"):
-        LETTER.solve(tokens)
+        ("b1 aa ca", "a letter on the path starts no earlier token"),
+    ]:
+        good = ids(LETTER, "a1 b2 ca")
+        tokens = torch.tensor([good, good, ids(LETTER, row), ids(LETTER, "a1 a1 a1"), ids(LETTER, "a1 a1 ba")])
+        with pytest.raises(InputError, match=f"^tokens, row 2: {fault}; give sequences as"):
+            LETTER.solve(tokens)

@@ -9,7 +9,7 @@ from possym.tasks import places as module
 from possym.tasks.places import answers_by_place
 
 from . import truth
-from .test_batch import generator
+from .draws import generator
 
 TASKS = pytest.mark.parametrize("task", [NumberTask(), LetterTask(), MixedTask()], ids=["number", "letter", "mixed"])
 

@@ -9,7 +9,7 @@ from possym.errors import InputError
 from possym.tasks import Batch, IndexTask, LetterTask, MixedTask, NumberTask
 from possym.tasks.shortcuts import pointers_at_path, shortcut_accuracy
 
-from .test_batch import generator
+from .draws import generator
 
 
 def by_counting(task, batch):

@@ -36,7 +36,7 @@ def test_byte_pieces_are_the_whole_text_in_random_order():
     assert not torch.equal(byte_pieces(50), other)
 
 
-@pytest.mark.parametrize("given", [dict(length=1), dict(length="64"), dict(length=10**8), dict(length=8, generator=0)])
-def test_pieces_that_cannot_be_cut_are_refused(given):
-    with pytest.raises(InputError):
-        byte_pieces(**given)
+def test_pieces_that_cannot_be_cut_are_refused():
+    for given in [dict(length=1), dict(length="64"), dict(length=10**8), dict(length=8, generator=0)]:
+        with pytest.raises(InputError):
+            byte_pieces(**given)

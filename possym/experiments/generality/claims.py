@@ -78,7 +78,9 @@ def pure_as_expected(setting: str):
 def positional_first(study: Study) -> Measurement:
     """Measure in how many models with heads of both kinds the positional ones have the lower mean layer."""
     models = models_of(study)
-    both = models[models["learnt"] & (models["task"] != "letter")].dropna(subset=["positional_depth", "symbolic_depth"])
+    both = models[models["learnt"] & models["task"].isin(["number", "mixed"])].dropna(
+        subset=["positional_depth", "symbolic_depth"]
+    )
     earlier = both["positional_depth"] < both["symbolic_depth"]
     by_setting = earlier.groupby(both["setting"], sort=False).agg(["sum", "size"])
     words = ", ".join(f"{LABELS[name]} {row['sum']} of {row['size']}" for name, row in by_setting.iterrows())
@@ -94,6 +96,7 @@ def positional_first(study: Study) -> Measurement:
 def with_success(study: Study) -> Measurement:
     """Measure in how many models more heads turn pure while the task is learnt than a constant drift would turn."""
     models = gained_while_learning(course(study.tables["accuracy"], study.tables["scores"], GAMMA))
+    models = models[models["task"].isin(TASKS)]
     learnt = models[models["learnt"]]
     if learnt.empty:
         return Measurement("no model learns its task", "", UNTESTABLE)

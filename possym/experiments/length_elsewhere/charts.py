@@ -9,7 +9,8 @@ import pandas as pd
 from possym.charts import CATEGORIES, INK
 from possym.experiments.generality.charts import TASKS, labelled
 from possym.experiments.generality.summaries import LABELS
-from possym.experiments.generalization.charts import forecast_against_measured, length_axis
+from possym.experiments.generalization.charts import length_axis
+from possym.experiments.generalization.forecast_charts import forecast_against_measured
 from possym.experiments.learning_dynamics.summaries import over_seeds
 
 COLORS = dict(zip(LABELS.values(), (INK, *CATEGORIES), strict=True))

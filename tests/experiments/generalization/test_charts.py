@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from possym.errors import InputError
-from possym.experiments.generalization import charts
+from possym.experiments.generalization import charts, forecast_charts
 from possym.experiments.generalization.claims import leads_fall
 from possym.results import Study
 from possym.theory import index_bound, retrieval_bound
@@ -159,7 +159,7 @@ def test_the_bound_is_that_of_the_tasks_function():
 
 
 def test_the_forecast_stands_beside_the_measurement():
-    chart = charts.forecast_curves(accuracy(), forecast())
+    chart = forecast_charts.forecast_curves(accuracy(), forecast())
     is_complete(chart)
     svg = draw(chart)
     drawn = {(m["task"], m["source"], m["length"]): m["median"] for m in marks(svg, "point")}
@@ -177,7 +177,7 @@ def test_ratios_by_level_name_the_worst_median():
         ],
         columns=["task", "models", "fall", "median", "low", "high", "level"],
     )
-    chart = charts.ratios_by_level_chart(table, 1.1)
+    chart = forecast_charts.ratios_by_level_chart(table, 1.1)
     is_complete(chart)
     svg = draw(chart)
     assert [(m["row"], m["median"]) for m in marks(svg, "point")] == [
@@ -209,7 +209,7 @@ def test_forecast_points_name_their_error():
         [("number", 1e-4, 0, 100.0, 50.0), ("number", 1e-4, 1, 100.0, 100.0), ("letter", 1e-3, 0, 500.0, 2000.0)],
         columns=["task", "learning_rate", "seed", "observed", "forecast"],
     )
-    chart = charts.forecast_points(table)
+    chart = forecast_charts.forecast_points(table)
     is_complete(chart)
     svg = draw(chart)
     assert [(m["observed"], m["forecast"]) for m in marks(svg, "point")] == [
@@ -228,7 +228,7 @@ def test_quality_shows_errors_and_names_the_best():
         for measure in ("error", "rank")
     ]
     table = pd.DataFrame(rows, columns=["task", "way", "measure", "value", "low", "high"])
-    chart = charts.quality_chart(table)
+    chart = forecast_charts.quality_chart(table)
     is_complete(chart)
     svg = draw(chart)
     assert [(m["row"], m["value"]) for m in marks(svg, "point")] == [
@@ -237,11 +237,11 @@ def test_quality_shows_errors_and_names_the_best():
     ]  # fmt: skip
     assert any("forecast (number), one number (letter)" in text for text in texts(svg))
     with pytest.raises(InputError, match="'error'"):
-        charts.quality_chart(table[table["measure"] == "rank"])
+        forecast_charts.quality_chart(table[table["measure"] == "rank"])
 
 
 def test_parts_follow_their_menus():
-    chart = charts.parts_by_layer(parts())
+    chart = forecast_charts.parts_by_layer(parts())
     is_complete(chart)
     assert [m["median"] for m in marks(draw(chart), "point")] == ["0.55", "0.65"]
     assert title_of(chart) == "Number task, 70 tokens: shielding layer 1 returns most, 45 % → 65 %"
@@ -251,8 +251,8 @@ def test_parts_follow_their_menus():
     )
     assert len(set(titles_at_every_setting(chart).values())) == 2 * 3 * 3  # sources, lengths, ways
     held = parts().assign(accuracy=0.95)
-    assert title_of(charts.parts_by_layer(held)).endswith("shielding one layer returns nothing to 95 %")
-    assert title_of(charts.parts_by_layer(held), way="upto").endswith(
+    assert title_of(forecast_charts.parts_by_layer(held)).endswith("shielding one layer returns nothing to 95 %")
+    assert title_of(forecast_charts.parts_by_layer(held), way="upto").endswith(
         "90 % or more however many layers see the extra tokens"
     )
     assert [m["median"] for m in marks(draw(chart, source="forecast", way="upto"), "point")] == ["0.56", "0.66"]
@@ -270,7 +270,7 @@ def test_failing_layers_are_counted():
         ],
         columns=["task", "seed", "source", "cause"],
     )
-    chart = charts.failing_chart(table)
+    chart = forecast_charts.failing_chart(table)
     is_complete(chart)
     svg = draw(chart)
     bars = {(m["task"], m["source"], m["cause"]): m["models"] for m in marks(svg, "bar")}

@@ -112,6 +112,8 @@ def test_kinds_of_models_are_told_apart_by_any_columns():
         pd.testing.assert_frame_equal(found.loc[(setting, "letter")].reset_index(drop=True), expected)
     predicted = held_out_predictions(points, both[2], by)
     assert predicted.groupby(by)["seed"].unique().map(list).tolist() == [[4, 5, 6, 7]] * 2
+    pair = points.query("seed < 2 and setting == 'llama'")
+    assert held_out_predictions(pair, both[2], by)["seed"].unique().tolist() == [1]
     alone = points.query("seed == 0")
     assert list(held_out_predictions(alone, both[2], by)) == list(predicted)
     assert list(forecast_quality(alone, both[2], by)) == list(found.reset_index())[2:] + by
@@ -149,7 +151,7 @@ def test_errors_are_compared_on_held_out_seeds():
     found = errors_by_level(measured, forecast, heads, ["task"])
     usual = np.exp(np.median(np.log(lengths[:8])))
     expected = np.abs(np.log10(off[8:])) - np.abs(np.log10(usual / lengths[8:]))
-    assert found["seeds"].eq(8).all() and found["level"].tolist() == list(LEVELS)
+    assert found["seeds"].eq(8).all() and found["level"].tolist() == [0.9, 0.7, 0.5, 0.3]
     assert found["difference"].tolist() == pytest.approx([expected.mean()] * 4, abs=1e-3)
     signs = np.array(list(itertools.product((1, -1), repeat=8)))
     flipped = np.abs((signs * expected).mean(1))
@@ -202,5 +204,8 @@ def test_ranks_are_taken_within_kinds():
     )  # fmt: skip
     assert table["rank"].tolist() == pytest.approx([exact.statistic])
     assert mean.p_value == pytest.approx(exact.pvalue, abs=0.02)
+    assert len(ranks_within(one[:4], ["task"])[0]) == 1 and ranks_within(one[:3], ["task"])[0].empty
+    for flat in ("observed", "forecast"):
+        assert ranks_within(one.assign(**{flat: 7}), ["task"])[0].empty
     empty, mean = ranks_within(points.query("task == 'c'"), ["task"])
     assert empty.empty and math.isnan(mean.value)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from possym.experiments.generalization.summaries import (
+    attending_heads,
     crossing,
     crossings,
     failing_layers,
@@ -74,3 +75,13 @@ def test_gains_are_of_each_model_against_itself():
     row = repair_gains(table.sample(frac=1, random_state=0)).iloc[0]
     assert row[["gain", "low", "high", "better"]].tolist() == pytest.approx([0.1, -0.1, 0.3, 2 / 3])
     assert row["seeds"] == 3
+
+
+def test_a_head_attends_to_a_step_with_half_of_its_attention():
+    head = {"task": "a", "seed": 0, "layer": 0, "head": 0}
+    looks = pd.DataFrame(
+        [head | {"hops": h, "step": s, "weight": w} for h, s, w in ((1, 1, 0.5), (2, 2, 0.49), (3, 0, 1))]
+    )
+    leads = pd.DataFrame([head | {"hops": h} for h in (1, 2, 3)])
+    assert attending_heads(leads, looks)["hops"].tolist() == [1]
+    assert attending_heads(leads, looks, least=0.4)["hops"].tolist() == [1, 2]

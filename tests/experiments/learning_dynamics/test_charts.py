@@ -245,10 +245,10 @@ def test_counts_stand_beside_the_papers():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("chart", [learning.accuracy_by_hops, learning.kinds_over_training, learning.entropy_by_layer])
-def test_unknown_tasks_and_missing_columns_are_refused(chart, tables):
-    table = tables["accuracy"] if chart is learning.accuracy_by_hops else tables["scores"]
-    with pytest.raises(InputError, match="task = 'words': the table has letter, number"):
-        chart(table, "words")
-    with pytest.raises(InputError, match="lacks"):
-        chart(table.drop(columns="step"), "number")
+def test_unknown_tasks_and_missing_columns_are_refused(tables):
+    for chart in [learning.accuracy_by_hops, learning.kinds_over_training, learning.entropy_by_layer]:
+        table = tables["accuracy"] if chart is learning.accuracy_by_hops else tables["scores"]
+        with pytest.raises(InputError, match="task = 'words': the table has letter, number"):
+            chart(table, "words")
+        with pytest.raises(InputError, match="lacks"):
+            chart(table.drop(columns="step"), "number")

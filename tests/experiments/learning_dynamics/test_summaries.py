@@ -95,9 +95,8 @@ def test_entropy_is_scaled_over_each_heads_own_training(made):
     pd.testing.assert_series_equal(scaled.loc[raw.index, "entropy"], expected)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_wrong_tables_are_refused():
+    for call in [
         lambda table: dynamics.over_seeds(table, ["step"], "accuracy"),
         dynamics.learnt_steps,
         dynamics.best_steps,
@@ -105,29 +104,27 @@ def test_entropy_is_scaled_over_each_heads_own_training(made):
         dynamics.pure_counts,
         dynamics.normalised_entropy,
         dynamics.passing_kinds,
-    ],
-)
-def test_wrong_tables_are_refused(call):
-    with pytest.raises(InputError, match="give a pandas DataFrame"):
-        call([1, 2])
-    with pytest.raises(InputError, match="lacks .*: it has x"):
-        call(pd.DataFrame({"x": [1]}))
-    columns = [
-        "task",
-        "seed",
-        "split",
-        "step",
-        "hops",
-        "accuracy",
-        "layer",
-        "gamma",
-        "kind",
-        "entropy",
-        "positional",
-        "symbolic",
-    ]
-    with pytest.raises(InputError, match="no rows"):
-        call(pd.DataFrame(columns=columns))
+    ]:
+        with pytest.raises(InputError, match="give a pandas DataFrame"):
+            call([1, 2])
+        with pytest.raises(InputError, match="lacks .*: it has x"):
+            call(pd.DataFrame({"x": [1]}))
+        columns = [
+            "task",
+            "seed",
+            "split",
+            "step",
+            "hops",
+            "accuracy",
+            "layer",
+            "gamma",
+            "kind",
+            "entropy",
+            "positional",
+            "symbolic",
+        ]
+        with pytest.raises(InputError, match="no rows"):
+            call(pd.DataFrame(columns=columns))
 
 
 @pytest.mark.parametrize("level", [0, -0.1, 1.1, True, "0.9", float("nan")])
@@ -215,6 +212,7 @@ def test_model_ends_has_each_models_row(made):
         columns=["task", "seed", "step", "hops", "accuracy"],
     )
     accuracy, heads = made["accuracy"], tables["heads"]
+    heads.loc[(heads["gamma"] == 0.05) & (heads["layer"] == 7), "kind"] = 0
     other = {
         f"rule_{name}": table.query("task == 'letter' and seed < 2").assign(task="letter_any")
         for name, table in (("accuracy", accuracy), ("heads", heads), ("best", best))
@@ -251,12 +249,12 @@ def test_seeds_that_never_learn_are_counted_and_left_out():
     assert found["lag"].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("level", [0, 1.5, True, "all"])
-def test_impossible_levels_and_shares_are_refused(made, level):
-    with pytest.raises(InputError, match="level"):
-        dynamics.converged_steps(made["accuracy"], level)
-    with pytest.raises(InputError, match="share"):
-        dynamics.purity_steps(made["heads"], level)
+def test_impossible_levels_and_shares_are_refused(made):
+    for level in [0, 1.5, True, "all"]:
+        with pytest.raises(InputError, match="level"):
+            dynamics.converged_steps(made["accuracy"], level)
+        with pytest.raises(InputError, match="share"):
+            dynamics.purity_steps(made["heads"], level)
 
 
 def test_crossings_are_interpolated_between_evaluations():
@@ -281,3 +279,99 @@ def test_the_p_value_counts_the_orders_that_do_as_well():
     assert found["correlation"] == pytest.approx(1) and found["p_value"] == pytest.approx(2 / 120, abs=0.006)
     assert dynamics.rank_correlation(first, np.array([2.0, 0.0, 4.0, 1.0, 3.0]), draws=400)["p_value"] > 0.4
     assert dynamics.rank_correlation(np.arange(12.0), np.arange(12.0), draws=99)["p_value"] == 1 / 100
+
+
+def curve(values, task="letter", seed=0, hops=0, split="validation"):
+    """Accuracies at steps 0, 50, 100, …."""
+    steps = range(0, 50 * len(values), 50)
+    return pd.DataFrame(
+        {"task": task, "seed": seed, "split": split, "hops": hops, "step": steps, "accuracy": list(values)}
+    )
+
+
+def test_the_levels_that_are_meant_are_reached_where_they_are_met():
+    """What counts as learnt, converged, pure and passing unless told otherwise: 90 %, 99 %, half the heads, γ = 0.1."""
+    one_hop = curve([0.0, 0.899, 0.9, 0.5], hops=1)
+    assert dynamics.learnt_steps(one_hop)["step"].tolist() == [100]
+    assert dynamics.crossing_steps(curve([0.9, 1.0], hops=1))["step"].tolist() == [0]
+    assert dynamics.crossing_steps(one_hop)["step"].tolist() == pytest.approx([100])
+    assert dynamics.learnt_medians(one_hop)["median"].tolist() == [100]
+    assert dynamics.converged_steps(curve([0.99, 0.989, 0.99, 1.0]))["step"].tolist() == [100]
+    heads = pd.DataFrame({"task": "letter", "seed": 0, "gamma": 0.1, "kind": [-1, -1, 1, 1, 0], "since": range(5)})
+    assert dynamics.purity_steps(heads)["step"].tolist() == [1]
+    scores = pd.DataFrame({"task": "letter", "seed": 0, "layer": 0, "step": [0, 1, 2, 3], "symbolic": 0.05}).assign(
+        positional=[1.0, 0.9, 0.89, 0.5]
+    )
+    assert dynamics.passing_kinds(scores)[["kind", "first", "last"]].values.tolist() == [["positional", 0, 1]]
+
+
+def test_rows_of_learning_with_purity_name_both_levels_and_shares():
+    accuracy = pd.concat([curve([0.0] * (seed + 1) + [0.95, 0.995] * 9, seed=seed)[:19] for seed in range(6)])
+    accuracy = accuracy[accuracy["step"] < 900]
+    heads = pd.DataFrame(
+        [("letter", seed, 0.1, -1, 50 * seed + 10 * layer) for seed in range(6) for layer in range(10)],
+        columns=["task", "seed", "gamma", "kind", "since"],
+    )
+    found = dynamics.learning_with_purity(accuracy, heads, draws=50).set_index(["level", "share"])
+    assert found.index.tolist() == [(0.9, 0.5), (0.9, 0.9), (0.99, 0.5), (0.99, 0.9)]
+    assert found["seeds"].tolist() == [6, 6, found.loc[(0.99, 0.5), "seeds"], found.loc[(0.99, 0.9), "seeds"]]
+    assert (found["seeds"] + found["without"] == 6).all()
+    # Converged at 50 · (seed + 1); half of ten heads are pure at 50 · seed + 40, nine of them at 50 · seed + 80.
+    assert found.loc[0.9]["lag"].tolist() == [-10, 30]
+
+
+def test_readings_and_rates_count_the_heads_of_the_last_step():
+    random = np.random.default_rng(3)
+    rows = pd.DataFrame(
+        [
+            ("letter", seed, step, layer, query, tau, *random.choice([0.02, 0.07, 0.93, 0.98, 0.5], 2))
+            for seed in range(2)
+            for step in (0, 9)
+            for layer in range(12)
+            for query in ("last", "all")
+            for tau in (1e-4, 0.1)
+        ],
+        columns=["task", "seed", "step", "layer", "query", "temperature", "positional", "symbolic"],
+    )
+    found = dynamics.reading_counts(rows).set_index(["seed", "query", "temperature", "gamma", "kind"])["heads"]
+    assert len(found) == 2 * 2 * 2 * 2 * 2 and found.nunique() > 2
+    other = {"positional": "symbolic", "symbolic": "positional"}
+    for (seed, query, tau, gamma, kind), heads in found.items():
+        same = rows[(rows["seed"] == seed) & (rows["query"] == query) & (rows["temperature"] == tau)]
+        same = same[same["step"] == 9]
+        assert heads == ((same[kind] >= 1 - gamma) & (same[other[kind]] <= gamma)).sum()
+
+    scores = rows[(rows["query"] == "all") & (rows["temperature"] == 0.1)].assign(learning_rate=1e-3)
+    accuracy = pd.concat(
+        [
+            pd.concat([curve([0.5, 0.99, 0.98, 0.995], seed=seed), curve([0.7], seed=seed, split="test")])
+            for seed in range(2)
+        ]
+    ).assign(learning_rate=1e-3)
+    ends = dynamics.rate_summary(accuracy, scores).set_index("seed")
+    for seed, row in ends.iterrows():
+        last = scores[(scores["seed"] == seed) & (scores["step"] == 9)]
+        counts = {kind: ((last[kind] >= 0.9) & (last[other[kind]] <= 0.1)).sum() for kind in other}
+        assert (row["accuracy"], row["learnt"], row["learning_rate"]) == (0.7, 150, 1e-3)
+        assert {kind: row[kind] for kind in counts} == counts and row["pure"] == sum(counts.values())
+
+
+def test_rank_correlations_interval_and_control_are_quantiles_of_their_draws():
+    """The same draws, taken one at a time."""
+    first, second = np.array([1.0, 2, 3, 4, 5]), np.array([2.0, 1, 4, 3, 5])
+    found = dynamics.rank_correlation(first, second, 400)
+    random = np.random.default_rng(0)
+    picked = random.integers(5, size=(400, 5))
+    order = random.permuted(np.broadcast_to(np.arange(5), (400, 5)), axis=1)
+    drawn = [
+        stats.spearmanr(first[rows], second[rows]).statistic
+        for rows in picked
+        if len(set(first[rows])) > 1 and len(set(second[rows])) > 1
+    ]
+    assert (found["low"], found["high"]) == pytest.approx((np.percentile(drawn, 2.5), np.percentile(drawn, 97.5)))
+    few = np.array([1.0, 1, 2, 2, 2])
+    for pair in ((few, first), (first, few)):
+        expected = stats.spearmanr(*pair).statistic
+        assert dynamics.rank_correlation(*pair, 50)["correlation"] == pytest.approx(expected)
+    control = [abs(stats.spearmanr(first, second[rows]).statistic) for rows in order]
+    assert found["shuffled"] == pytest.approx(np.quantile(control, 0.95))

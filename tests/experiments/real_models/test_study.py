@@ -11,12 +11,11 @@ from possym import results
 from possym.capture import Capture
 from possym.capture.edits import ablate_frequencies
 from possym.capture.known_heads import known_heads
-from possym.errors import ConfigError, InputError
+from possym.errors import ConfigError
 from possym.experiments import real_models
 from possym.experiments.real_models import FORMS, HELD, Config
 from possym.experiments.real_models.random_weights import WEIGHTS, random_weights, sharpen
 from possym.experiments.real_models.scoring_choices import swap_sets
-from possym.profiling import sensitivity as ways
 from possym.scores import swap_scores
 
 HEAD = ["layer", "head"]
@@ -174,40 +173,6 @@ def test_changed_choices_are_scored_as_swap_scores_would(study, made):
             assert mine.isnan().all()
     everything = table.loc[("swaps", "all", layer), ["positional", "symbolic"]].to_numpy()
     assert torch.allclose(torch.tensor(everything), expected["temperature", "0.1"].float(), atol=2e-5)
-
-
-def test_subsets_permutations_and_logits_against_loops():
-    generator = torch.Generator().manual_seed(1)
-    logits = torch.randn(5, 5, generator=generator, dtype=torch.float64)
-    extra = torch.randn(2, generator=generator, dtype=torch.float64)
-    attention = torch.cat([logits.diagonal(), extra]).softmax(-1)
-    cosine = torch.nn.functional.cosine_similarity
-    pairs, parts = torch.tensor([[0, 3], [1, 2], [2, 4]]), []
-    for i, j in pairs.tolist():
-        v, w = logits.diagonal()[[i, j]].exp(), torch.stack([logits[j, i], logits[i, j]]).exp()
-        parts.append(((attention[i] - attention[j]).abs() / 0.2, cosine(w, v, dim=0), cosine(w, v.flip(0), dim=0)))
-    weight = torch.stack([part[0] for part in parts]).softmax(0)
-    found = ways.subset_scores(logits, extra, pairs, 0.2)
-    for score, column in zip(found, (1, 2), strict=True):
-        assert score.item() == pytest.approx((weight * torch.stack([p[column] for p in parts])).sum().item())
-    orders = torch.tensor([[4, 2, 0, 1, 3], [1, 0, 2, 4, 3]])
-    stays, follows = [], []
-    for order in orders.tolist():
-        before = logits.diagonal().exp()
-        after = torch.stack([logits[content, place] for place, content in enumerate(order)]).exp()
-        stays.append(cosine(after, before, dim=0))
-        follows.append(cosine(after, before[order], dim=0))
-    found = ways.permutation_scores(logits, orders)
-    assert found[0].item() == pytest.approx(torch.stack(stays).mean().item())
-    assert found[1].item() == pytest.approx(torch.stack(follows).mean().item())
-    a = sum((logits[i, j] - logits[j, j]) ** 2 for i, j in itertools.product(range(5), repeat=2))
-    b = sum((logits[i, j] - logits[i, i]) ** 2 for i, j in itertools.product(range(5), repeat=2))
-    assert ways.logit_share(logits).item() == pytest.approx((a / (a + b)).item())
-
-
-def test_blocks_of_different_lengths_have_no_block_logits():
-    with pytest.raises(InputError, match="blocks of one length"):
-        ways.block_logits(torch.zeros(5, 5), [(0, 2), (2, 5)])
 
 
 def test_swap_sets_are_what_they_say():

@@ -9,7 +9,8 @@ import torch
 from possym.errors import ConfigError
 from possym.experiments import scoring as study
 from possym.experiments.scoring import summaries
-from possym.scores import effective_swaps, purity, swap_scores
+from possym.results import load_or_run
+from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE, effective_swaps, purity, swap_scores
 
 SMALL = study.Config.preset_named("smoke", keys=(8, 24), heads=2, device="cpu")
 
@@ -108,6 +109,12 @@ def test_the_smallest_worst_error_wins_among_what_withstands_sinks_and_the_mean_
             ("b", 3.0, 0.42, 0.1, 0.0, True)]  # fmt: skip
     errors = pd.DataFrame(rows, columns=["weighting", "temperature", "worst", "mean", "moved", "withstands"])
     assert summaries.choose(errors)[:2] == ("b", 2.0)
+
+
+def test_the_stored_study_chooses_what_profile_does_unless_told_otherwise():
+    stored = load_or_run(study, study.Config.preset_named("paper"), "stored")
+    choice = summaries.choose(summaries.weighting_errors(stored.tables["cells"]))
+    assert ("proportional", DEFAULT_TEMPERATURE) == choice[:2] and DEFAULT_RELATIVE
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,133 @@
+"""Checkpoints that are not whole, and machines that keep nothing: each an error that says what to do."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from possym.errors import InputError, ResultsError, UnsupportedModelError
+from possym.models import hub
+from possym.results import cache_root
+
+from ..capture import families
+from ..profiling.test_profiling import tokenizer
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    families.build("llama").save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def missing(weights):
+    del weights["model.layers.1.self_attn.q_proj.weight"]
+
+
+def unexpected(weights):
+    weights["model.layers.9.self_attn.q_proj.weight"] = weights["model.layers.1.self_attn.q_proj.weight"].clone()
+
+
+def mismatched(weights):
+    weights["model.layers.1.self_attn.q_proj.weight"] = torch.zeros(3, 5)
+
+
+@pytest.mark.parametrize("change", [missing, unexpected, mismatched])
+def test_weights_that_are_not_the_models_are_refused_by_name(whole, tmp_path, change):
+    folder = shutil.copytree(whole, tmp_path / "changed")
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=rf"1 {change.__name__} \(.*layers\.\d\.self_attn\.q_proj\.weight"):
+        hub.load(str(folder), device="cpu")
+
+
+def cut_off(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def pointer(folder):
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+
+
+def nothing(folder):
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [(cut_off, "damaged or cut off"), (pointer, "git-lfs pointer.*git lfs pull"), (nothing, "could not be loaded")],
+)
+def test_damaged_folders_are_refused(whole, tmp_path, damage, message):
+    folder = shutil.copytree(whole, tmp_path / "damaged")
+    damage(folder)
+    with pytest.raises(InputError, match=message):
+        hub.load(str(folder), device="cpu")
+
+
+def test_a_gguf_file_that_is_none_is_refused(tmp_path):
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(64))
+    with pytest.raises(InputError, match="broken.gguf' could not be loaded"):
+        hub.load(str(tmp_path / "broken.gguf"), device="cpu")
+
+
+CASES = {
+    "POSSYM_CACHE, of the home folder": (dict(POSSYM_CACHE="~/kept", HOME="/somewhere"), "/somewhere/kept"),
+    "XDG_CACHE_HOME": (dict(XDG_CACHE_HOME="/somewhere/cache"), "/somewhere/cache/possym"),
+    "empty variables": (dict(XDG_CACHE_HOME="", POSSYM_CACHE="", HOME="/somewhere"), "/somewhere/.cache/possym"),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems keep caches elsewhere")
+@pytest.mark.parametrize("name", CASES)
+def test_the_cache_is_where_the_variables_say(name, monkeypatch):
+    variables, expected = CASES[name]
+    for variable in ("XDG_CACHE_HOME", "POSSYM_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    assert cache_root() == Path(expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs to become a user that nobody knows")
+def test_a_user_without_a_home_is_told_which_variable_to_set():
+    code = (
+        "import os; from possym.results.files import cache_root; os.setuid(54321)\n"
+        "try: cache_root()\nexcept Exception as error: print(type(error).__name__, error)"
+    )
+    bare = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME", "POSSYM_CACHE")}
+    done = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, text=True)
+    assert done.stdout.startswith("ResultsError no folder to keep") and "Set POSSYM_CACHE" in done.stdout, done
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch, smollm2_parts):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("POSSYM_CACHE", str(tmp_path / "file" / "below"))
+    with pytest.raises(ResultsError, match=r"file/below/SmolLM2.* cannot be written .*POSSYM_CACHE"):
+        hub.default_folder()
+    monkeypatch.setenv("POSSYM_CACHE", "/dev/full")
+    with pytest.raises(ResultsError, match=r"/dev/full/SmolLM2.* cannot be written .*POSSYM_CACHE"):
+        hub.default_folder()
+
+
+@pytest.fixture
+def smollm2_parts(monkeypatch):
+    """The default's package with a small model in place of the default's weights, so that converting is quick."""
+    transformers = pytest.importorskip("transformers")
+    model = families.build("llama")
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: model)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: tokenizer())
+
+
+def test_gguf_needs_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    monkeypatch.setattr(hub.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedModelError, match="reading GGUF needs gguf"):
+        hub.need_gguf()
