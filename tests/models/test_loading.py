@@ -96,6 +96,14 @@ def test_the_cache_is_where_the_variables_say(name, monkeypatch):
     assert cache_root() == Path(expected)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems keep caches elsewhere")
+def test_a_cache_that_hangs_on_the_working_folder_is_refused(monkeypatch):
+    monkeypatch.delenv("POSSYM_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    with pytest.raises(ResultsError, match="Set POSSYM_CACHE"):
+        cache_root()
+
+
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs to become a user that nobody knows")
 def test_a_user_without_a_home_is_told_which_variable_to_set():
     code = (

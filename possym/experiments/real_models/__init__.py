@@ -38,8 +38,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from possym.capture import Capture, LayerInputs
+from possym.capture.attention_call import AttentionCall
 from possym.capture.edits import ablate_frequencies, choose_heads, edited
-from possym.capture.hooks import AttentionCall
 from possym.capture.known_heads import known_heads, repeated_tokens
 from possym.errors import ConfigError
 from possym.models import hub, random_llama
