@@ -88,6 +88,16 @@ def test_planes_agree_with_swapping_one_by_one(device, count, relative):
         assert [x[plane].item() for x in scores] == pytest.approx(expected, abs=1e-5)
 
 
+def test_planes_of_several_heads_are_scored_each_alone(device):
+    keys, turned, own = (x.to(device) for x in (drawn(2, 3, 2, 9), drawn(2, 3, 2, 9, seed=1), drawn(2, 3, 1, seed=2)))
+    together, logits = plane_scores(keys, turned, own, 0.1)
+    for row, head in itertools.product(range(2), range(3)):
+        alone, own_logits = plane_scores(keys[row, head], turned[row, head], own[row, head], 0.1)
+        torch.testing.assert_close(logits[row, head], own_logits)
+        for a, b in zip(together, alone, strict=True):
+            torch.testing.assert_close(a[row, head], b)
+
+
 @pytest.mark.parametrize("size", [0.0, 1e2, 1e4])
 @pytest.mark.parametrize("kind", ["drawn", "ties", "by place", "by content"])
 @pytest.mark.parametrize("relative", [False, True])

@@ -314,6 +314,15 @@ def test_a_head_that_does_not_rotate_is_symbolic(layout):
     assert relocated_logits(query, keys, **places, per_plane=True).shape[-3] == 0
 
 
+def test_the_widest_temperatures_are_finite():
+    relocated = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
+    for temperature, relative in ((1e-30, False), (1e30, False), (1e-30, True), (1e30, True)):
+        scores = swap_scores(relocated, temperature=temperature, relative=relative)
+        assert all(bool(x.isfinite()) for x in scores)
+        counted = effective_swaps(relocated.diagonal(), temperature=temperature, relative=relative)
+        assert counted.item() == pytest.approx(1 if temperature < 1 else 10)
+
+
 def test_every_way_of_writing_blocks_and_numbers_is_read_alike():
     relocated = torch.randn(5, 5, generator=torch.Generator().manual_seed(0)).half()
     expected = swap_scores(relocated.float(), blocks=[(0, 2), (2, 5)])

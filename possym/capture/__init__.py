@@ -7,7 +7,7 @@
 - `LayerInputs.relocated_logits` gives the logit of every key content at every key position.
 
 What is captured is handed on unchanged, under the model's own mask. A softcap counts where it is applied, which SDPA
-does not. How a model is listened to says `possym.capture.hooks`, how a rotation is found `possym.capture.probe` and
+does not. How a model is listened to is in `possym.capture.hooks`, how a rotation is found in `possym.capture.probe` and
 `possym.capture.rope_layout`.
 
 Keys are contents frozen where they were computed. In layer 0, relocating a key equals moving its token; deeper it is

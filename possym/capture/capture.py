@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from possym.capture.hooks import AttentionCall, attached, attends, check_model, modules_of, settled
+from possym.capture.attention_call import AttentionCall
+from possym.capture.hooks import attached
 from possym.capture.layer_inputs import LayerInputs, Reading, merge_layers, read_layer
+from possym.capture.model_state import attends, check_model, modules_of, settled
 from possym.capture.probe import PROBE_LENGTH, Layer, coverage, fingerprint, probe_layer
 from possym.capture.rope_layout import distance
 from possym.errors import InputError, UnsupportedModelError, to_int

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from possym.capture.attention_call import AttentionCall
 from possym.capture.capture import Capture
-from possym.capture.hooks import AttentionCall, attached
+from possym.capture.hooks import attached
 from possym.capture.probe import Layer
 from possym.capture.rope_layout import unrotate
 from possym.errors import InputError, UnsupportedModelError, to_int

@@ -4,8 +4,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from possym.capture.attention_call import AttentionCall
 from possym.capture.capture import Capture
-from possym.capture.hooks import AttentionCall
 from possym.errors import InputError
 from possym.tasks.batch import check_count, check_generator
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from possym.capture.hooks import AttentionCall
+from possym.capture.attention_call import AttentionCall
 from possym.capture.probe import Layer
 from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, unrotate
 from possym.errors import UnsupportedModelError

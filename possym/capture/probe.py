@@ -11,7 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from possym.capture.hooks import AttentionCall, attention_functions, parameters_of
+from possym.capture.attention_call import AttentionCall
+from possym.capture.model_state import attention_functions, parameters_of
 from possym.capture.rope_layout import (
     RopeLayout,
     detect_gain,

@@ -15,7 +15,8 @@ from transformers.models.llama import modeling_llama
 import possym
 from possym.capture import Capture
 from possym.capture.edits import ablate_frequencies
-from possym.capture.hooks import attached, uninterrupted
+from possym.capture.hooks import attached
+from possym.capture.model_state import uninterrupted
 from possym.errors import InputError, UnsupportedModelError
 
 from . import families

@@ -81,6 +81,7 @@ def test_a_gguf_file_that_is_none_is_refused(tmp_path):
 CASES = {
     "POSSYM_CACHE, of the home folder": (dict(POSSYM_CACHE="~/kept", HOME="/somewhere"), "/somewhere/kept"),
     "XDG_CACHE_HOME": (dict(XDG_CACHE_HOME="/somewhere/cache"), "/somewhere/cache/possym"),
+    "a relative folder, which is none": (dict(XDG_CACHE_HOME="here", HOME="/somewhere"), "/somewhere/.cache/possym"),
     "empty variables": (dict(XDG_CACHE_HOME="", POSSYM_CACHE="", HOME="/somewhere"), "/somewhere/.cache/possym"),
 }
 

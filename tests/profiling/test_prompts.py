@@ -271,3 +271,6 @@ def test_nothing_is_warned_of_where_nothing_is_wrong():
         warnings.simplefilter("error")
         profile(IDS, tokenizer=tokenizer())
         profile(np.array([row[:5] for row in IDS]), tokenizer=tokenizer())
+        words = tokenizer()
+        words.pad_token = words.bos_token  # every text begins with it once, which is no padding
+        profile([row[:5] for row in IDS], tokenizer=words)

@@ -78,10 +78,11 @@ def column(table, name):
     return torch.tensor(table[name].to_numpy()).reshape(table.layer.nunique(), -1)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "replayed"])
 @pytest.mark.parametrize("held, blocks", [((), None), ((0, 3), None), ((3,), [(2, 4), (5, 6), (6, 8)])], ids=str)
 def test_shares_and_distance_are_those_of_the_models_own_attention(family, held, blocks):
-    model, tokens, query = families.build(family), families.tokens(LENGTH), 8
+    model = replayed() if family == "replayed" else families.build(family)
+    tokens, query = families.tokens(LENGTH), 8
     table = profile(model, tokens, query=query, hold=list(held) or None, blocks=blocks or "tokens").heads
     row = attention_of(model, tokens)[:, 0, :, query]
     seen = row > 0

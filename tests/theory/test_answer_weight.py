@@ -58,3 +58,15 @@ def test_positional_shape_changes_at_a_full_turn():
 def test_bad_temperature_is_refused(beta):
     with pytest.raises(InputError, match="positive finite"):
         positional_weight(4, 0.1, beta)
+
+
+def test_two_keys_are_enough_and_the_standard_temperature_is_one():
+    for weight in (positional_weight, symbolic_weight):
+        assert torch.equal(weight(3, 0.4), weight(3, 0.4, 1.0)) and len(weight(2, 0.4)) == 2
+        with pytest.raises(InputError, match="length = 1"):
+            weight(1, 0.4)
+    assert positional_slope(2, 0.4).tolist() == [0.0]
+    # By hand: e / (e + e^cos 0.4), and the middle of two positions is half a position away from each.
+    assert positional_weight(2, 0.4)[0].item() == pytest.approx(math.e / (math.e + math.exp(math.cos(0.4))))
+    logit = math.cos(0.2)
+    assert symbolic_weight(2, 0.4)[0].item() == pytest.approx(math.exp(logit) / (math.exp(logit) + 1))

@@ -238,7 +238,7 @@ def best_goes_further(study: Study) -> Measurement:
     lengths = table["length"].unique()
     return Measurement(
         f"best less last checkpoint {mean:+.3f} in accuracy, the mean over {len(lengths)} lengths to {max(lengths):,} "
-        f"(p = {p:.3f})",
+        f"(p = {p:.4f})",
         f"{gain.min():+.3f} to {gain.max():+.3f} over {len(gain)} seeds",
         judge(mean > 0 and p < 0.05, undecided=p >= 0.05),
         (seed_range(gain, "mean"),),

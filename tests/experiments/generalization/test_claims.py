@@ -63,6 +63,15 @@ def test_readings_are_judged_by_the_range_over_seeds(task, shift):
     assert claims.readings(task)(study([(task, 0, 40, 1.0)])).verdict == "does not hold"
 
 
+def test_half_of_the_readings_make_it_hold_in_part_and_fewer_do_not():
+    points = published("P2.fig5b.letter").value[:4]
+    for good, verdict in ((4, "holds"), (2, "holds in part"), (1, "does not hold")):
+        rows = [("letter", 0, p["length"], p["accuracy"] - 0.3 * (k >= good)) for k, p in enumerate(points)]
+        assert claims.readings("letter")(study(rows)).verdict == verdict
+    one = points[0]
+    assert claims.readings("letter")(study([("letter", 0, one["length"], one["accuracy"])])).verdict == "holds"
+
+
 @pytest.mark.parametrize(
     ("letter", "verdict"), [((0.95, 0.95), "holds"), ((0.95, 0.5), "holds in part"), ((0.5, 0.5), "does not hold")]
 )

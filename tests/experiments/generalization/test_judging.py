@@ -63,6 +63,20 @@ def test_quality_is_error_and_rank_with_intervals_that_hold_them():
     assert found.equals(quality(table, draws=300).set_index(["way", "measure"]))
 
 
+def test_intervals_hold_95_percent_of_what_is_drawn():
+    random = np.random.default_rng(1)
+    observed = 10 ** random.uniform(1, 3, 40)
+    predicted = observed * 10 ** random.normal(0, 0.2, 40)
+    table = pd.DataFrame({"way": "forecast", "predicted": predicted, "observed": observed})
+    row = quality(table, draws=20_000).set_index("measure").loc["error"]
+    errors = np.abs(np.log10(predicted / observed))
+    theirs = stats.bootstrap((errors,), np.mean, n_resamples=20_000, method="percentile", rng=2).confidence_interval
+    tolerance = 0.08 * errors.std() / 40**0.5
+    assert (row["low"], row["high"]) == pytest.approx((theirs.low, theirs.high), abs=tolerance)
+    flat = quality(table.assign(observed=50.0), draws=20).set_index("measure")["value"]
+    assert math.isnan(flat["rank"]) and not math.isnan(flat["error"])
+
+
 def two_kinds():
     """Eight seeds of one task: accuracy falls at a length of its own, the forecast at half of it."""
     rows, foretold, heads = [], [], []

@@ -78,6 +78,9 @@ def test_some_seeds_or_layers_make_it_hold_in_part():
     assert ledger(dominant=mixed)["verdict"]["number-fast-then-slow"] == "holds in part"
     one = odd("kinds", "number", ["symbolic"] + ["positional"] * 11)
     assert ledger(kinds=one)["verdict"]["no-symbolic-index"] == "holds in part"
+    for layers, verdict in ((3, "holds in part"), (4, "does not hold")):  # of 32 such heads, one in ten at most
+        few = odd("kinds", "number", ["symbolic"] * layers + ["positional"] * (12 - layers))
+        assert ledger(kinds=few)["verdict"]["no-symbolic-index"] == verdict
 
 
 def test_agreeing_no_better_than_one_id_for_all_layers_shows_nothing():

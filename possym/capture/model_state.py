@@ -1,0 +1,200 @@
+"""What a model is made of, and what it is set to while it is read: all of it put back afterwards.
+
+- `check_model` refuses what is no causal language model of transformers.
+- `settled` runs a model in evaluation mode, with an attention whose mask is a matrix.
+- `uninterrupted` holds Ctrl-C back while a model is set up or put back.
+"""
+
+import copy
+import functools
+import inspect
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from possym.errors import UnsupportedModelError
+
+
+def modules_of(model: Any) -> list[nn.Module]:
+    """Return a model's modules, listed once for all who ask: a walk through a model takes a millisecond."""
+    return list(model.modules()) if isinstance(model, nn.Module) else []
+
+
+def parameters_of(modules: list[nn.Module]) -> list[nn.Parameter]:
+    """Return the parameters of modules; one that two of them share is there twice."""
+    return [p for module in modules for p in module._parameters.values() if p is not None]
+
+
+def all_configs(modules: list[nn.Module]) -> dict:
+    """Return the configs of a model's modules and of all their parts, by identity."""
+    # To look for what a module has not is slow, so only those are asked that have a config or a property of that name.
+    holders = (m for m in modules if "config" in vars(m) or hasattr(type(m), "config"))
+    found, waiting = {}, [m.config for m in holders if hasattr(getattr(m, "config", None), "sub_configs")]
+    while waiting:
+        config = waiting.pop()
+        if config is None or id(config) in found:
+            continue
+        found[id(config)] = config
+        waiting.extend(getattr(config, key, None) for key in config.sub_configs)
+    return found
+
+
+def attention_functions(modules: list[nn.Module]) -> tuple:
+    """Return which attention every part of a model is set to: its name, and which function is registered under it."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    names = [config._attn_implementation for config in all_configs(modules).values()]
+    return tuple((name, id(ALL_ATTENTION_FUNCTIONS.get(name))) for name in names)
+
+
+EAGER = re.compile(r"\w*eager\w*attention\w*")
+
+
+@functools.cache
+def attends(kind: type[nn.Module]) -> bool:
+    """Return whether modules of a class are attention modules: by name, or because their forward attends."""
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+    names = () if code is None else code.co_names
+    return "Attention" in kind.__name__ or bool({"ALL_ATTENTION_FUNCTIONS", "scaled_dot_product_attention"} & {*names})
+
+
+def uses_interface(module: nn.Module) -> bool:
+    """Return whether the file that defines a module has an eager attention function of its own."""
+    files = (sys.modules.get(cls.__module__) for cls in type(module).__mro__)
+    return any(EAGER.fullmatch(name) for file in files if file is not None for name in vars(file))
+
+
+@contextmanager
+def settled(model: nn.Module) -> Iterator[None]:
+    """Run a model by itself as it runs while it is listened to: in evaluation mode, with no fused kernel."""
+    everything = modules_of(model)
+    stack = ExitStack()
+    try:
+        with uninterrupted():
+            settle(stack, model, everything)
+        yield
+    finally:
+        with uninterrupted():
+            stack.close()
+
+
+def settle(stack: ExitStack, model: nn.Module, everything: list[nn.Module]) -> None:
+    """Put a model into evaluation mode, with an attention that can be listened to; ``stack`` puts it back."""
+    configs = all_configs(everything)
+    implementations = {key: config._attn_implementation for key, config in configs.items()}
+    training = [m for m in everything if m.training]
+
+    def restore_configs() -> None:
+        for key, config in configs.items():
+            config._attn_implementation_internal = implementations[key]
+
+    def set_training(flag: bool) -> None:
+        for module in training:
+            module.training = flag
+
+    if "torch._dynamo" in sys.modules:  # a compiled model runs as it is written: compiled, it hears no listener
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+    stack.callback(set_training, True)
+    set_training(False)
+    stack.callback(restore_configs)
+    stack.enter_context(rotary_state(everything))
+    interface = any(uses_interface(m) for m in everything if attends(type(m)))
+    for config in configs.values():
+        config._attn_implementation_internal = implementation_while_read(model, config, interface)
+
+
+def implementation_while_read(model: nn.Module, config: Any, interface: bool) -> str:
+    """Return what a part of a model attends with while it is listened to: its own, fused kernels excepted.
+
+    Modules that do not use transformers' interface are heard where they call SDPA, so they use it if they can.
+    """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if not interface:
+        return "sdpa" if model._supports_sdpa else "eager"
+    own = config._attn_implementation
+    fused = own is None or re.match(r"flash|flex|paged|.*[|/]", own)
+    if not fused and (own == "eager" or own in ALL_ATTENTION_FUNCTIONS):
+        return own
+    softcap = getattr(config, "attn_logit_softcapping", None)
+    return "sdpa" if model._supports_sdpa and softcap is None else "eager"
+
+
+@contextmanager
+def rotary_state(modules: list[nn.Module]) -> Iterator[None]:
+    """Keep what rotary modules remember of earlier lengths (dynamic scaling) from changing."""
+    saved = []
+    for module in modules:
+        if "Rotary" in type(module).__name__:
+            values = [(buffer, buffer.clone()) for buffer in module.buffers()]
+            containers = module._buffers, module._non_persistent_buffers_set
+            saved.append((module, dict(vars(module)), [(c, copy.copy(c)) for c in containers], values))
+    try:
+        yield
+    finally:
+        for module, attributes, containers, values in saved:
+            vars(module).clear()
+            vars(module).update(attributes)
+            for container, content in containers:
+                container.clear()
+                container.update(content)
+            for buffer, value in values:
+                with torch.inference_mode(buffer.is_inference()):  # a model made in that mode changes in it alone
+                    buffer.copy_(value)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until the end, so that what is begun is finished."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    late: list[tuple] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before is None:  # set by another than Python, which cannot put it back
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *given: late.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if late and callable(before):
+            before(*late[-1])
+
+
+def check_model(model: nn.Module, modules: list[nn.Module]) -> None:
+    """Raise an UnsupportedModelError unless ``model`` can hold rotary, causal attention that possym reads."""
+    try:
+        from transformers import PreTrainedModel
+    except ImportError:
+        raise UnsupportedModelError("reading a model needs transformers: pip install 'possym[models]'") from None
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        raise UnsupportedModelError(
+            f"model is a {type(model).__name__}: give a transformers model, e.g. "
+            "AutoModelForCausalLM.from_pretrained(folder)"
+        )
+    if not any(isinstance(m, PreTrainedModel) for m in modules):
+        raise UnsupportedModelError(f"{type(model).__name__} holds no transformers model")
+    # accelerate keeps offloaded weights on the meta device too, with a hook that brings them when their module runs.
+    if any(weight.is_meta for weight in parameters_of([m for m in modules if "_hf_hook" not in vars(m)])):
+        raise UnsupportedModelError(f"{type(model).__name__} has weights on the meta device: load them first")
+    if "input_ids" not in getattr(model, "main_input_name", "input_ids"):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} reads {model.main_input_name}, not token ids. Give a language model with RoPE"
+        )
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has an encoder and a decoder. Give a causal language model with RoPE"
+        )
+    if getattr(model.config, "alibi", False):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} uses ALiBi (config.alibi), not rotary position embedding. Give a model with RoPE"
+        )
