@@ -16,7 +16,8 @@ from tqdm.auto import tqdm
 
 from possym.capture import Capture
 from possym.capture.edits import choose_heads, edited
-from possym.capture.hooks import AttentionCall, attached
+from possym.capture.attention_call import AttentionCall
+from possym.capture.hooks import attached
 from possym.capture.known_heads import known_heads
 
 if TYPE_CHECKING:
