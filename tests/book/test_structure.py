@@ -44,7 +44,7 @@ def test_it_is_stored_as_jupytext_writes_it_and_an_edited_word_is_one_changed_li
     shutil.copy(ROOT / "jupytext.toml", tmp_path)
     notebook = jupytext.read(chapter)
     [first, *_] = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
-    first.source = first.source.replace("\n# ", "\n# A word more: ", 1)
+    first.source = re.sub("^# ", "# A word more: ", first.source, count=1, flags=re.MULTILINE)
     edited = tmp_path / chapter.name
     jupytext.write(notebook, edited, fmt="md:myst")
     before, after = text.splitlines(), stored.written(edited).splitlines()
