@@ -1,7 +1,9 @@
 """Every chapter has what a chapter must have, and nothing that it must not."""
 
 import ast
+import importlib.util
 import re
+import shutil
 from pathlib import Path
 
 import jupytext
@@ -31,6 +33,22 @@ def text_of(chapter):
 
 LEVELS = {"80 %", "90 %", "95 %", "99 %"}  # of intervals, and those at which a definition draws its line
 GUIDE = "12-profile-your-own-model"  # shows how to use the library; no paper claims anything about the reader's model
+
+
+def test_it_is_stored_as_jupytext_writes_it_and_an_edited_word_is_one_changed_line(chapter, tmp_path):
+    spec = importlib.util.spec_from_file_location("chapter_format", ROOT / "_ext/chapter_format.py")
+    stored = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stored)
+    text = chapter.read_text(encoding="utf-8")
+    assert stored.written(chapter) == text, "python _ext/chapter_format.py chapters/*.md"
+    shutil.copy(ROOT / "jupytext.toml", tmp_path)
+    notebook = jupytext.read(chapter)
+    [first, *_] = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
+    first.source = re.sub("^# ", "# A word more: ", first.source, count=1, flags=re.MULTILINE)
+    edited = tmp_path / chapter.name
+    jupytext.write(notebook, edited, fmt="md:myst")
+    before, after = text.splitlines(), stored.written(edited).splitlines()
+    assert len(before) == len(after) and sum(one != other for one, other in zip(before, after, strict=True)) == 1
 
 
 def test_parameters_come_first_with_the_standard_values(chapter):

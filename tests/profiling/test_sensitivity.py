@@ -90,3 +90,21 @@ def test_large_logits_do_not_overflow():
 def test_what_is_no_permutation_is_refused(permutations, message):
     with pytest.raises(InputError, match=message):
         ways.permutation_scores(torch.zeros(3, 3), permutations)
+
+
+def test_heads_in_a_batch_score_as_each_alone():
+    generator = torch.Generator().manual_seed(5)
+    logits = 3 * torch.randn(2, 3, 4, 4, generator=generator, dtype=torch.float64)
+    extra = torch.randn(2, 3, 2, generator=generator, dtype=torch.float64)
+    pairs, orders = torch.tensor([[0, 1], [2, 3], [1, 3]]), torch.tensor([[1, 2, 3, 0], [3, 2, 1, 0]])
+    blocks = [(0, 2), (2, 4)]
+    for way in (
+        lambda x, y: torch.stack(ways.subset_scores(x, y, pairs, 0.3), -1),
+        lambda x, y: torch.stack(ways.permutation_scores(x, orders), -1),
+        lambda x, y: ways.logit_share(x),
+        lambda x, y: ways.block_logits(x, blocks),
+        lambda x, y: rest_logits(x, y, [(0, 1), (1, 2)]),
+    ):
+        together = way(logits, extra)
+        for place in itertools.product(range(2), range(3)):
+            assert torch.allclose(together[place], way(logits[place], extra[place]), atol=1e-12)
