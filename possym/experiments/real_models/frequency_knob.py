@@ -15,8 +15,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from possym.capture import Capture
-from possym.capture.edits import choose_heads, edited
 from possym.capture.attention_call import AttentionCall
+from possym.capture.edits import choose_heads, edited
 from possym.capture.hooks import attached
 from possym.capture.known_heads import known_heads
 
