@@ -202,7 +202,8 @@ def temperature(study: Study) -> Measurement:
     swaps = config["reference"] * (config["reference"] - 1) // 2
     share = rows.loc[at["own"], "effective_swaps"] / swaps
     words = "; ".join(
-        f"τ = {value}: {row['effective_swaps']:,.1f} of {swaps:,} swaps, r = {row['r']:.2f}"
+        f"τ = {value}: {row['effective_swaps']:,.1f} of {swaps:,} swaps (median head {row['median_swaps']:,.0f}), "
+        f"r = {row['r']:.2f}"
         for value, row in rows.iterrows()
     )
     verdict = judge(share >= 0.99, share >= 0.5)

@@ -217,8 +217,8 @@ def sensitivity_table(sensitivity: pd.DataFrame, width: str, temperature: str) -
     """Return what each changed choice does to the heads: one row a choice and value.
 
     Columns: choice, value, positional, symbolic (medians over heads), r (Pearson's, over heads), effective_swaps (mean
-    over heads; NaN unless the choice is a temperature), rank_correlation (of symbolic less positional, with the default
-    choices: statements, all swaps, this ``temperature``).
+    over heads) and median_swaps, both NaN unless the choice is a temperature, and rank_correlation (of symbolic less
+    positional, with the default choices: statements, all swaps, this ``temperature``).
 
     Args:
         sensitivity: the study's table.
@@ -244,6 +244,7 @@ def sensitivity_table(sensitivity: pd.DataFrame, width: str, temperature: str) -
                 "symbolic": part["symbolic"].median(),
                 "r": part["positional"].corr(part["symbolic"]),
                 "effective_swaps": part["effective_swaps"].mean(),
+                "median_swaps": part["effective_swaps"].median(),
                 "rank_correlation": by_head.corr(default, method="spearman"),
                 "default": (choice, value)
                 in {("temperature", temperature), ("block size", width), ("boundary", "0"), ("swaps", "all")},

@@ -156,6 +156,9 @@ def test_choices_name_the_one_that_reorders_most(tables):
     expected = wide["block size", "1"].corr(wide["swaps", "all"], method="spearman")
     mine = table[(table.choice == "block size") & (table.value == "1")].iloc[0]
     assert mine.rank_correlation == pytest.approx(expected)
+    counts = tables["sensitivity"].query("choice == 'temperature' and value == '0.0001'")["effective_swaps"]
+    mine = table[(table.choice == "temperature") & (table.value == "0.0001")].iloc[0]
+    assert (mine.effective_swaps, mine.median_swaps) == (pytest.approx(counts.mean()), pytest.approx(counts.median()))
     worst = table[~table.default].sort_values("rank_correlation").iloc[0]
     assert f"{worst.choice}: {worst.value} reorders" in real.choices(table).title.text
     assert len(drawn(real.choices(table))) == 3 * len(table)
