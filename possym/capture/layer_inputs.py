@@ -76,6 +76,7 @@ class LayerInputs:
         softcap: c of c·tanh(logit/c), or None.
         sinks: (H,) logits of the layer's sinks, or None.
         held: (M,) positions of the keys that the query sees and that stay where they are, see `hold`.
+        reads_itself: whether the query sees its own key: always, but for sparse attention that may not pick it.
         replayed: (B, H, P, P) logits of the moved keys, the held ones and the query's own, in this order, at each
             other's positions, asked from the model itself where its rotation does not turn planes; else None.
     """
@@ -94,6 +95,7 @@ class LayerInputs:
     held: Tensor | None = None
     replayed: Tensor | None = None
     pass_index: int = 0
+    reads_itself: bool = True
 
     @property
     def layer(self) -> int:
@@ -189,10 +191,13 @@ class LayerInputs:
         return contents, positions.expand_as(contents)
 
     def unmoved_logits(self, heads: slice = slice(None), *, per_plane: slice | None = None) -> Tensor:
-        """Return the logits of the query's own key and of held ones (B, h, 1 + M), ``per_plane`` (B, h, f, 1 + M)."""
+        """Return the logits of the query's own key and of held ones (B, h, 1 + M), ``per_plane`` (B, h, f, 1 + M).
+
+        A query that does not see its own key has none of it: M columns.
+        """
         if self.replayed is not None and per_plane is None:
-            logits = self.replayed[:, heads].diagonal(dim1=-2, dim2=-1)[..., len(self.moved) :].roll(1, -1)
-            return self.capped(logits)
+            logits = self.replayed[:, heads].diagonal(dim1=-2, dim2=-1)[..., len(self.moved) :]
+            return self.capped(logits.roll(1, -1) if self.reads_itself else logits[..., :-1])
         there = replace(self, moved=self.unmoved)
         if per_plane is not None:
             keys, positions = there.plane_factors(heads, slice(None), per_plane)
@@ -209,7 +214,7 @@ class LayerInputs:
     @functools.cached_property
     def unmoved(self) -> Tensor:
         """Positions of the query's own key and of the held ones (1 + M,)."""
-        own = torch.full((1,), self.query_position, device=self.keys.device)
+        own = torch.full((int(self.reads_itself),), self.query_position, device=self.keys.device)
         return own if self.held is None else torch.cat([own, self.held])
 
     def hold(self, positions: Sequence[int]) -> "LayerInputs":
@@ -276,7 +281,8 @@ class LayerInputs:
         on_moved = sum(share[..., part].sum(-1) for part in moved)
         back = (self.query_position - seen).to(share)
         first = (seen == 0).to(share)
-        return [swaps.to(share), on_moved, share @ first, share[..., count], on_tokens @ back]
+        own = share @ (seen == self.query_position).to(share)
+        return [swaps.to(share), on_moved, share @ first, own, on_tokens @ back]
 
     def plane_scores(self, blocks: list[tuple[int, int]] | None, temperature: float, relative: bool) -> Tensor:
         """Return positional, symbolic, entropy and the norm of the logits of every plane (B, H, F, 4)."""
@@ -331,6 +337,7 @@ class Reading:
     queries: Tensor
     key: Tensor
     moved: list[Tensor]
+    reads_itself: list[bool]
     rope_layout: RopeLayout | None
     tables: tuple[Tensor, Tensor] | None
     tables_and_angles: tuple[Tensor, Tensor, Tensor] | None
@@ -365,7 +372,7 @@ class Reading:
 def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> Reading:
     """Keep what one layer's `LayerInputs` are made of, for queries at some positions."""
     queries = call.query[:, :, positions].to(torch.float32)  # by a list, so a copy: a view would keep all queries
-    moved = call.once("moved", call.mask, lambda: [moved_keys(call, position) for position in positions])
+    moved, reads_itself = call.once("moved", call.mask, lambda: moved_keys(call, positions))
     tables, tables_and_angles, replayed = None, None, None
     if found.rope_layout is not None:
         tables = call.tables()
@@ -382,6 +389,7 @@ def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> R
         queries=queries,
         key=call.key,
         moved=moved,
+        reads_itself=reads_itself,
         rope_layout=found.rope_layout,
         tables=tables,
         tables_and_angles=tables_and_angles,
@@ -393,9 +401,12 @@ def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> R
     )
 
 
-def moved_keys(call: AttentionCall, position: int) -> Tensor:
-    """Return the positions of the keys that the query at one position sees before itself."""
-    return call.visible(position)[:position].nonzero().flatten().to(call.query.device)
+def moved_keys(call: AttentionCall, positions: Sequence[int]) -> tuple[list[Tensor], list[bool]]:
+    """Return the positions of the keys that each query sees before itself, and whether it sees itself."""
+    seen = [call.visible(position) for position in positions]
+    moved = [keys[:position].nonzero().flatten() for keys, position in zip(seen, positions, strict=True)]
+    itself = [bool(keys[position]) for keys, position in zip(seen, positions, strict=True)]
+    return [keys.to(call.query.device) for keys in moved], itself
 
 
 def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[list[LayerInputs], Tensor]:
@@ -423,6 +434,7 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
             angles=angles,
             query_position=position,
             moved=first.moved[number],
+            reads_itself=first.reads_itself[number],
             scale=first.scale,
             softcap=first.softcap,
             sinks=first.sinks,

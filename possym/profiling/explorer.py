@@ -108,7 +108,7 @@ class ProfileExplorer:
             some = slice(head, head + 1)
             moved = inputs.relocated_logits(some).diagonal(dim1=-2, dim2=-1)[0, 0]
             share = torch.cat([moved, inputs.extra_logits(some)[0, 0]]).softmax(-1).cpu()
-            positions = [*inputs.moved.tolist(), inputs.query_position]
+            positions = [*inputs.moved.tolist(), *inputs.unmoved.tolist()]
             weights[positions] = share[: len(positions)]
 
         self.capture.run(self.ids, visit, layers=[layer])

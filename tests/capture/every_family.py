@@ -54,7 +54,7 @@ TINY = dict(
     decoder_attention_heads=4, num_key_value_heads=2, num_kv_heads=2, head_dim=8, attention_head_dim=8,
     kv_channels=8, swa_num_attention_heads=4, swa_num_key_value_heads=2, swa_head_dim=8, global_head_dim=16,
     rotary_dim=4, dim_head=8, v_head_dim=8, qk_nope_head_dim=8, qk_rope_head_dim=8, qk_head_dim=16,
-    kv_lora_rank=16, q_lora_rank=16, o_lora_rank=8, o_groups=2, index_head_dim=16, index_topk=64,
+    kv_lora_rank=16, q_lora_rank=16, o_lora_rank=8, o_groups=2, index_head_dim=16, index_topk=12,
     index_n_heads=2, num_experts=4, num_local_experts=4, n_routed_experts=4, moe_num_experts=4,
     num_experts_per_tok=2, moe_topk=2, moe_k=2, n_shared_experts=1, n_group=1, topk_group=1,
     first_k_dense_replace=1, zero_expert_num=1, num_expert_group=1, linear_key_head_dim=8,
@@ -63,7 +63,7 @@ TINY = dict(
     mamba_n_groups=1, n_groups=1, mamba_chunk_size=8, chunk_size=8, state_size=8, ssm_state_size=8,
     time_step_rank=4, mamba_dt_rank=4, lru_width=32, conv_kernel=4, num_hash_layers=0,
     max_position_embeddings=64, n_positions=64, max_source_positions=64, max_sequence_length=64, max_seq_len=64,
-    sliding_window=64, sliding_window_size=64, attention_window_size=64, attention_chunk_size=64,
+    sliding_window=16, sliding_window_size=16, attention_window_size=16, attention_chunk_size=16,
     hidden_size_per_layer_input=8, num_kv_shared_layers=0, laurel_rank=4, altup_num_inputs=2, d_rel=4,
     loop_gate_rank=4, hc_lowrank=8, gated_norm_rank=4, query_pre_attn_scalar=8, max_window_layers=LAYERS,
     num_nextn_predict_layers=0, image_size=32, patch_size=8, num_channels=3, num_mel_bins=16,
@@ -248,11 +248,11 @@ class Pass:
 
 
 def attention_of(inputs, order):
-    """The query's attention by possym over moved keys, contents in ``order``, and its own key."""
+    """The query's attention by possym over moved keys, contents in ``order``, and its own key where it is seen."""
     relocated = inputs.relocated_logits()
     logits = relocated[..., order, torch.arange(len(order))]
     weights = torch.cat([logits, inputs.extra_logits()], -1).softmax(-1)
-    return weights[0, :, : len(order) + 1].double()
+    return weights[0, :, : len(order) + inputs.reads_itself].double()
 
 
 def check(model) -> dict:
@@ -277,7 +277,7 @@ def check(model) -> dict:
     worst, least = found_logits, 0.0
     generator = torch.Generator().manual_seed(1)
     for number, inputs in zip(ran, found, strict=True):
-        keys = [*inputs.moved.tolist(), QUERY]
+        keys = [*inputs.moved.tolist(), *[QUERY] * inputs.reads_itself]
         count = len(inputs.moved)
         hidden = plain.weights[number].clone()
         hidden[:, keys] = 0

@@ -47,9 +47,14 @@ def test_sparse_attention_moves_the_keys_that_the_model_picks(name, attention):
     for module, (_, own) in weights.items():
         picked = own[0, 0, -1].nonzero().flatten()
         assert len(picked) == 8
-        assert {*layers[module.layer_idx].moved.tolist(), 39} == {*picked.tolist(), 39}
+        inputs = layers[module.layer_idx]
+        assert [*inputs.moved.tolist(), *[39] * inputs.reads_itself] == picked.tolist()
+        order = torch.arange(len(inputs.moved))
+        logits = torch.cat([inputs.relocated_logits()[..., order, order], inputs.extra_logits()], -1)
+        torch.testing.assert_close(logits.softmax(-1)[0], own[0, :, -1, picked], atol=1e-6, rtol=0)
     table = possym.profile(model, families.tokens(40, batch=3), progress=False).heads
     assert len(table) == 3 * 2 * 4 and table.moved.between(7, 8).all()
+    assert ((table.attention_self == 0) == (table.moved == 8)).all() and (table.moved == 8).any()
 
 
 def test_keys_shared_by_layers_are_read_at_any_query():
