@@ -61,7 +61,7 @@ test: $(READY) ## run all tests, the book's own included; MARK="slurm or familie
 	@echo "Testing"
 	@OMP_NUM_THREADS=1 python -m pytest -q --numprocesses auto --dist loadfile --no-loadscope-reorder $(if $(MARK),-m "$(MARK)") $(TESTS)
 
-check: $(READY) ## what takes seconds: style, imports between rooms, types
+check: $(READY) ## style, imports between rooms, types: what takes a minute
 	@ruff check && ruff format --check --quiet
 	@lint-imports --no-cache | tail -n 12
 	@mypy
