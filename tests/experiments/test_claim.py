@@ -15,7 +15,7 @@ def test_a_share_has_wilsons_interval():
     assert found[:3] == pytest.approx((p, (middle - half) / (1 + z**2 / n), (middle + half) / (1 + z**2 / n)))
     none = proportion(0, 0)
     assert math.isnan(none.value) and none[1:3] == (0.0, 1.0) and math.isnan(none.p_value)
-    assert percent_interval(found, none) == "9 % to 53 % and 0 % to 100 %"
+    assert percent_interval(found, none) == "9% to 53% and 0% to 100%"  # the ledger typesets it
 
 
 def test_a_number_alone_and_a_range():
