@@ -47,17 +47,23 @@ def matching(pattern: str) -> list[str]:
 
 
 def groups(pages: dict[str, str]) -> dict[str, list[str]]:
-    """The modules of each page's block, by page."""
+    """The modules of each page's block, by page; each module on the page whose line names it most closely."""
     lines = {
         page: [line for block in BLOCK.finditer(text) for line in block["patterns"].split()]
         for page, text in pages.items()
     }
-    listed = {name for patterns in lines.values() for line in patterns if line != "rest" for name in matching(line)}
-    rest = [name for name in modules() if name not in listed]
-    return {
-        page: [name for line in patterns for name in (rest if line == "rest" else matching(line))]
-        for page, patterns in lines.items()
-    }
+    closest: dict[str, tuple[int, str]] = {}
+    for page, patterns in lines.items():
+        for line in patterns:
+            for name in matching(line) if line != "rest" else ():
+                closest[name] = max((len(line), page), closest.get(name, (0, "")))
+    home = {name: closest[name][1] if name in closest else rest_page(lines) for name in modules()}
+    return {page: [name for name, where in home.items() if where == page] for page in pages}
+
+
+def rest_page(lines: dict[str, list[str]]) -> str:
+    """The page that takes the modules which no line names."""
+    return next(page for page, patterns in lines.items() if "rest" in patterns)
 
 
 def about(module: str) -> str:

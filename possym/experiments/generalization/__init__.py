@@ -201,7 +201,7 @@ def run(config: Config) -> Study:
         group = Group(name, TASKS[name](), chosen, main, model)
         stages: dict[str, Callable[[Group], dict[str, pd.DataFrame]]] = {"forecast": at_training_length, "swept": swept}
         if main:
-            stages |= {"parts": parts, "repairs": repairs, "precision": precision, "checkpoints": checkpoints}
+            stages |= {"parts": parts, "repairs": measure_repairs, "precision": precision, "checkpoints": checkpoints}
         for stage, function in stages.items():
             tables, spent[stage] = kept(folder, f"{name}-{rate:g}-{stage}", device, partial(function, group))
             for table, frame in tables.items():
@@ -363,7 +363,7 @@ def parts(group: Group) -> dict[str, pd.DataFrame]:
     return {"parts": pd.concat(tables, ignore_index=True)}
 
 
-def repairs(group: Group) -> dict[str, pd.DataFrame]:
+def measure_repairs(group: Group) -> dict[str, pd.DataFrame]:
     """Return accuracy with each repair of all heads, of the symbolic ones and of the others; and with none."""
     config, model = group.config, group.model
     scored = group.task.sample(config.scored_sequences, generator=group.source())
