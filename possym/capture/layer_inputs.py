@@ -36,12 +36,12 @@ MATRIX_ENTRIES = 2**27  # of relocated logits at once on a GPU, those of one hea
 class LayerScores(NamedTuple):
     """What `LayerInputs.scores` says of every prompt and head, (B, H) each.
 
-    positional, symbolic, entropy: see `possym.scores.swap_scores`.
-    variance, bound: of the moved keys' logits, see `possym.scores.exclusion`.
-    effective_swaps: how many swaps the scores rest on, the exponential of the entropy of α.
-    attention_moved, attention_first, attention_self: the query's attention on the keys that move (those in blocks,
-        where there are blocks), on the first token and on its own key, of all its attention (sinks included).
-    distance: how many tokens back the query attends on average, over the tokens that it sees.
+    - positional, symbolic, entropy: see `possym.scores.swap_scores`.
+    - variance, bound: of the moved keys' logits, see `possym.scores.exclusion`.
+    - effective_swaps: how many swaps the scores rest on, the exponential of the entropy of α.
+    - attention_moved, attention_first, attention_self: the query's attention on the keys that move (those in blocks,
+      where there are blocks), on the first token and on its own key, of all its attention (sinks included).
+    - distance: how many tokens back the query attends on average, over the tokens that it sees.
     """
 
     positional: Tensor

@@ -7,7 +7,7 @@ edited, are of the same size: how many planes it takes to reach that size is lef
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -19,9 +19,7 @@ from possym.capture.attention_call import AttentionCall
 from possym.capture.edits import choose_heads, edited
 from possym.capture.hooks import attached
 from possym.capture.known_heads import known_heads
-
-if TYPE_CHECKING:
-    from possym.experiments.real_models import Config
+from possym.results import ExperimentConfig
 
 KINDS = ("previous_token", "induction")
 SETS = {"all": ("symbolic", "positional"), "previous-token heads": ("positional",), "induction heads": ("symbolic",)}
@@ -56,7 +54,9 @@ class Band(NamedTuple):
     norm_ratio: float = 1.0
 
 
-def knob(config: "Config", model: Any, material: Material, frequencies: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def knob(
+    config: ExperimentConfig, model: Any, material: Material, frequencies: pd.DataFrame
+) -> dict[str, pd.DataFrame]:
     """Return the known heads, and what the model can do with bands of frequencies edited."""
     known = known_heads(model, material.labels)
     top = {kind: known.nlargest(config.known_heads, kind) for kind in KINDS}
@@ -78,7 +78,7 @@ def knob(config: "Config", model: Any, material: Material, frequencies: pd.DataF
 
 
 def bands(
-    config: "Config", frequencies: pd.DataFrame, heads: dict[int, list[int]] | None, matched: Sequence[str]
+    config: ExperimentConfig, frequencies: pd.DataFrame, heads: dict[int, list[int]] | None, matched: Sequence[str]
 ) -> list[Band]:
     """Return what is edited in some heads: bands by score, by speed in all heads, and random ones.
 

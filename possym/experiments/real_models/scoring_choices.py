@@ -1,7 +1,7 @@
 """Every head's scores under one changed choice at a time: temperature, blocks, which swaps, swaps or logits."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -16,16 +16,14 @@ from possym.profiling.sensitivity import (
     rest_logits,
     subset_scores,
 )
+from possym.results import ExperimentConfig
 from possym.scores import effective_swaps, swap_scores
 from possym.tasks.binding import Binding
-
-if TYPE_CHECKING:
-    from possym.experiments.real_models import Config
 
 COLUMNS = ["positional", "symbolic", "effective_swaps"]
 
 
-def sensitivity(config: "Config", model: Any, binding: Binding) -> pd.DataFrame:
+def sensitivity(config: ExperimentConfig, model: Any, binding: Binding) -> pd.DataFrame:
     """Return every head's scores under one changed choice at a time, means over prompts.
 
     ``effective_swaps`` is there where the choice is a temperature, and NaN elsewhere.
@@ -57,7 +55,7 @@ def sensitivity(config: "Config", model: Any, binding: Binding) -> pd.DataFrame:
 
 
 def variants(
-    config: "Config", relocated: Tensor, own: Tensor, blocks: list, asked: int, orders: Tensor
+    config: ExperimentConfig, relocated: Tensor, own: Tensor, blocks: list, asked: int, orders: Tensor
 ) -> Iterator[tuple[tuple[str, str], tuple[Tensor, ...]]]:
     """Yield ((choice, value), (positional, symbolic)) of relocated logits (…, N, N) for every way of scoring.
 
