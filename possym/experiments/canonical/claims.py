@@ -68,12 +68,13 @@ def index_fast(study: Study) -> Measurement:
     table = one_angle(study, INDEX)
     learnt = table["mean"] >= LEARNT
     ids = table.loc[learnt, "first_id"].tolist()
-    from_fastest = bool(learnt.any()) and not learnt.all() and learnt.tolist() == sorted(learnt, reverse=True)
-    fast = bool(ids) and all(sweep.slowness(i) <= HALF for i in ids)
+    slow = sum(sweep.slowness(i) > HALF for i in ids)
+    from_fastest = bool(ids) and learnt.tolist() == sorted(learnt, reverse=True)
     return Measurement(
-        learnt_words(study, INDEX),
-        f"best {words(table.loc[table['mean'].idxmax()])}",
-        judge(from_fastest, fast),
+        f"{learnt_words(study, INDEX)}; {slow} of the {len(ids)} learnt in the slower half of the grid; best "
+        f"{words(table.loc[table['mean'].idxmax()])}",
+        "",
+        judge(from_fastest and not slow, bool(ids) and not slow),
         (estimate(table.loc[table["mean"].idxmax()]),),
     )
 
@@ -83,12 +84,14 @@ def retrieval_slow(study: Study) -> Measurement:
     table = one_angle(study, RETRIEVAL)
     learnt = table["mean"] >= LEARNT
     ids = table.loc[learnt, "first_id"].tolist()
-    to_slowest = bool(learnt.any()) and not learnt.all() and learnt.tolist() == sorted(learnt)
+    fast = sum(sweep.slowness(i) <= HALF for i in ids)
+    to_slowest = bool(ids) and learnt.tolist() == sorted(learnt)
     slow = bool(ids) and not any(0 < i <= GRID // 4 for i in ids)
     return Measurement(
-        learnt_words(study, RETRIEVAL),
-        f"best {words(table.loc[table['mean'].idxmax()])}",
-        judge(to_slowest, slow),
+        f"{learnt_words(study, RETRIEVAL)}; {fast} of the {len(ids)} learnt in the faster half of the grid; best "
+        f"{words(table.loc[table['mean'].idxmax()])}",
+        "",
+        judge(to_slowest and not fast, slow),
         (estimate(table.loc[table["mean"].idxmax()]),),
     )
 
@@ -209,13 +212,15 @@ def plane(study: Study) -> Measurement:
     best = int(table.loc[table["mean"].idxmax(), "first_id"])
     rows = found[found["head"] == ids.index(best)]
     as_built = (rows["queries"] - rows["construction"]).abs() <= 0.15
-    good = (rows["keys"] >= 0.9) & (rows["turned"] >= 0.9) & as_built
+    gathered = (rows["keys"] >= 0.9) & (rows["turned"] >= 0.9)
+    spread = rows["queries"] <= 0.5
     return Measurement(
         f"{name(best)}: resultant of keys {rows['keys'].mean():.2f}, of queries {rows['queries'].mean():.2f} "
         f"(T_Index: {rows['construction'].mean():.2f}), of queries turned by "
         f"their distance {rows['turned'].mean():.2f}",
-        f"lowest keys {rows['keys'].min():.2f}, lowest turned {rows['turned'].min():.2f} over {len(rows)} seeds",
-        judge(bool(good.all()), bool(good.mean() > 0.5)),
+        f"lowest keys {rows['keys'].min():.2f}, queries {rows['queries'].min():.3f} to {rows['queries'].max():.3f}, "
+        f"lowest turned {rows['turned'].min():.2f} over {len(rows)} seeds",
+        judge(bool((gathered & spread).all()), bool((gathered & (spread | as_built)).mean() > 0.5)),
         tuple(seed_range(rows[column], "mean") for column in ("keys", "queries", "turned")),
     )
 
@@ -224,6 +229,7 @@ claim = claims_in("P1", CHAPTER, STUDY)
 
 
 IS_LEARNT = f"learnt is a mean accuracy over seeds of at least {LEARNT:g}, with learnt maps"
+MAPS_BEFORE = "learnt meant with learnt maps, then with learnt or fixed ones, then with learnt ones again"
 MISMATCHED = (
     "tested over seeds at every mismatched angle whose accuracy lies between the worst and the best angle's (5 % of "
     "the way from both left out), with learnt maps. Holds if all have the shape; in part if most"
@@ -234,20 +240,22 @@ CLAIMS = (
         "canonical tasks",
         "With one angle, Index is learnt only with high frequencies.",
         "high frequencies only",
-        f"{IS_LEARNT}. Holds if the learnt angles run from the fastest without a gap and not to NoPE; in part if all "
-        "are in the faster half of the grid",
+        f"{IS_LEARNT}. Holds if the learnt angles run from the fastest without a gap and all are in the faster half of "
+        "the grid; in part if only the latter",
         index_fast,
-        CONFIDENCE,
+        changed=f"{MAPS_BEFORE}; and learnt angles that ran from the fastest without a gap, and not to NoPE, were "
+        "enough, whatever half they ended in",
     ),
     claim(
         "canonical-retrieval-slow",
         "canonical tasks",
         "With one angle, Retrieval is learnt only with low frequencies.",
         "low frequencies only",
-        f"{IS_LEARNT}. Holds if the learnt angles run without a gap to NoPE and not from the fastest; in part if none "
-        "is in the fastest quarter of the grid",
+        f"{IS_LEARNT}. Holds if the learnt angles run without a gap to NoPE and all are in the slower half of the "
+        "grid; in part if none is in the fastest quarter",
         retrieval_slow,
-        CONFIDENCE,
+        changed=f"{MAPS_BEFORE}; and learnt angles that ran without a gap to NoPE, and not from the fastest, were "
+        "enough: it held, though angles of the faster half learn it too",
     ),
     claim(
         "canonical-tension",
@@ -256,6 +264,7 @@ CLAIMS = (
         "none",
         f"{IS_LEARNT}. Holds if some angle learns each and none both; in part if at most one in eight learns both",
         tension,
+        changed=MAPS_BEFORE,
     ),
     claim(
         "canonical-partial-one-angle",
@@ -265,6 +274,7 @@ CLAIMS = (
         f"{IS_LEARNT}. Holds if no angle learns it, with one plane or many; in part if none does with one plane",
         not_with_one_angle,
         CONFIDENCE,
+        changed=MAPS_BEFORE,
     ),
     claim(
         "canonical-partial-two-angles",
@@ -312,6 +322,7 @@ CLAIMS = (
         "in part if positional is the larger at every one",
         behaviour(INDEX, "positional"),
         ANGLE_RANGE,
+        changed=MAPS_BEFORE,
     ),
     claim(
         "canonical-retrieval-symbolic",
@@ -322,6 +333,7 @@ CLAIMS = (
         "in part if symbolic is the larger at every one",
         behaviour(RETRIEVAL, "symbolic"),
         ANGLE_RANGE,
+        changed=MAPS_BEFORE,
     ),
     claim(
         "canonical-plane",
@@ -329,9 +341,11 @@ CLAIMS = (
         "In the plane of a head trained on Index, queries spread by angle and keys gather in one direction.",
         "queries spread, keys gather",
         "at the angle that learns best with one plane, learnt maps. Holds if in every seed the resultant length of the "
-        "keys, and of the queries turned by their distance, is at least 0.9 and that of the queries within 0.15 of the "
-        "construction T_Index; in part if in most",
+        "keys, and of the queries turned by their distance, is at least 0.9 and that of the queries at most 0.5; in "
+        "part if in most seeds that of the queries is at most 0.5 or within 0.15 of the construction T_Index",
         plane,
         SEED_RANGE,
+        changed="that of the queries had to be at most 0.5, by which it would not hold; then within 0.15 of T_Index, "
+        "by which it held; now it holds by the first only, and in part by the second",
     ),
 )

@@ -195,8 +195,15 @@ def forecast_is_unbiased(task: str):
         near = tested["median"].between(1 / FACTOR, FACTOR)
         words = [f"×{row.median:.2f} at {row.level:.0%}" for row in tested.itertuples()]
         ranges = [f"{row.level:.0%}: ×{row.low:.2f} to ×{row.high:.2f}" for row in tested.itertuples()]
+        stay = {level: crossings(forecast, ["seed"], level)["censored"] for level in tested["level"]}
+        bounds = "".join(
+            f"; at {level:.0%} {never.sum()} of {len(never)} forecasts never fall and enter as the longest length, so "
+            "that this ratio is a lower bound"
+            for level, never in stay.items()
+            if never.any()
+        )
         return Measurement(
-            f"the median forecast is {', '.join(words)} of the measured length",
+            f"the median forecast is {', '.join(words)} of the measured length{bounds}",
             f"{'; '.join(ranges)} over {int(tested['fall'].max())} models",
             judge(near.all(), 2 * near.sum() >= len(near)),
             tuple(Estimate(row.median, row.low, row.high) for row in tested.itertuples()),

@@ -74,6 +74,8 @@ CLAIMS = (
         "not testable if there is no such setting",
         letter_goes_further,
         SEED_RANGE,
+        changed="the criterion is as it was; the statement said to far greater lengths, and the criterion asks for no "
+        "size",
     ),
     claim(
         "forecast-ranks-elsewhere",

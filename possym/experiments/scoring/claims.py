@@ -165,7 +165,7 @@ CLAIMS = (
     Claim(
         id="profile-weights",
         paper=OWN,
-        kind=OWN_QUESTION,
+        kind=OWN_CODE,
         where="after 2605.31558, appendix D",
         chapter=SCORING,
         study="scoring",

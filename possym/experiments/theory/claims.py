@@ -18,7 +18,16 @@ from possym.theory import audit  # noqa: F401  (importing registers the checks)
 from possym.theory.check import CHECKS, HOLDS, NONE, REPAIRED, Check
 
 EXCLUSION, GEOMETRY = "02-exclusion-principle", "04-rope-geometry"
-OURS = ("p2_theorem_3_1_floating_point",)
+OURS = ("p2_theorem_3_1_floating_point", "p2_theorem_3_2_gap")
+# Repaired only by a condition that takes the place of the statement's own, so that nothing of the statement is left.
+NOT_REPAIRED = ("p2_theorem_3_2_gap",)
+CHANGED = {
+    "p2_theorem_3_1_index": "the criterion is as it was; the statement did not say at every length, which was added "
+    "after its result was seen",
+    "p2_theorem_3_2_gap": "it held in part, since the answers are right under another condition than that of the "
+    "statement; and it counted as a theorem of the paper, though the sentence is this book's reading of what the "
+    "bound is used for",
+}
 PAPERS = {"2511.11579": "P1", "2605.31558": "P2"}
 
 
@@ -28,7 +37,7 @@ def verdict(check: Check, study: Study) -> Measurement:
     if not rows:
         return not_testable("the stored audit is older than this check: run the theory study")()
     row = rows[0]
-    found = judge(row["verdict"] == HOLDS, row["verdict"] == REPAIRED)
+    found = judge(row["verdict"] == HOLDS, row["verdict"] == REPAIRED and check.name not in NOT_REPAIRED)
     violation = row.get("violation", NONE)
     size = f" ({violation})" if violation != NONE else ""
     return Measurement(f"counterexample: {row['counterexample']}{size}", row["range"], found)
@@ -37,6 +46,12 @@ def verdict(check: Check, study: Study) -> Measurement:
 def audited(check: Check) -> Claim:
     """Return a statement of the audit as a claim; what no paper states is a question of ours."""
     ours = check.name in OURS
+    criterion = (
+        f"holds if a search finds no counterexample. What is true instead, another statement: {check.conditions}"
+        if check.name in NOT_REPAIRED
+        else "holds if a search finds no counterexample, in part if none is left once a condition is added that "
+        f"leaves the statement something to say. Condition: {check.conditions}"
+    )
     return Claim(
         id=check.name.replace("_", "-"),
         paper=OWN if ours else PAPERS[check.paper],
@@ -46,10 +61,10 @@ def audited(check: Check) -> Claim:
         kind=OWN_QUESTION if ours else THEOREM,
         interval_kind=EXTENT,
         paper_value="not studied" if ours else "stated",
-        criterion="holds if a search finds no counterexample, in part if none is left once a condition is added that "
-        f"leaves the statement something to say. Condition: {check.conditions}. Checked by: {check.method}",
+        criterion=f"{criterion}. Checked by: {check.method}",
         measure=lambda study: verdict(check, study),
         study="theory",
+        changed=CHANGED.get(check.name, ""),
     )
 
 

@@ -31,15 +31,17 @@ def final(value, *pairs):
 
 
 FLIPS = [
-    ("general-heads", kinds("heads", "number", "SSSN"), "holds in part"),
+    ("general-heads", kinds("heads", "number", "SSSN"), "does not hold"),
     ("general-heads", kinds("heads", "letter", "PSSS", seed=1), "holds in part"),
-    ("general-layers", kinds("layers", "letter", "NNNN"), "holds in part"),
+    ("general-layers", kinds("layers", "letter", "NNNN"), "does not hold"),
     ("general-llama", {"kinds": GENERAL["kinds"] | {("llama", "number"): "NNNN", ("llama", "letter"): "PPPP"}},
      "does not hold"),
     ("general-llama", final(0.98, ("llama", "number")), "not testable here"),
+    ("general-llama", final(0.98, ("llama", "letter")) | kinds("llama", "number", "SSSN"), "does not hold"),
+    ("general-llama", final(0.98, ("llama", "letter")) | kinds("llama", "number", "SSSN", seed=1), "not testable here"),
     ("general-every-place", final(0.5, ("every-place", "letter")), "not testable here"),
     ("general-every-place", kinds("every-place", "number", "PPPP", seed=0), "holds in part"),
-    ("general-shares", kinds("shares", "letter", "NNNN"), "holds in part"),
+    ("general-shares", kinds("shares", "letter", "NNNN"), "does not hold"),
     ("general-mixed", kinds("mixed", "mixed", "SSSS", seed=2), "holds in part"),
     ("general-mixed", kinds("mixed", "mixed", "SSSS"), "does not hold"),
     ("general-mixed", final(0.3, ("mixed", "mixed")), "not testable here"),
@@ -94,4 +96,4 @@ def test_what_is_said_is_what_was_counted():
     assert found.loc["general-success", "measured"].startswith("in 32 of 32 models that learn: ")
     assert found.loc["general-success", "measured"].endswith("1 of 1 models that do not learn end with more pure heads")
     none = rows(seeds=3, **final(0.1, ("heads", "number"))).loc["general-heads", "measured"]
-    assert none.startswith("number task: learnt by none of 3 models")
+    assert none.startswith("number task: learnt by none of 3 models, so not testable; ")

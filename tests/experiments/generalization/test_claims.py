@@ -126,6 +126,12 @@ def forecast_study(task, ratio, seeds=16, noise=0.0, checkpoints=None):
 def test_a_forecast_may_be_a_tenth_off(ratio, verdict):
     found = claims.forecast_is_unbiased("number")(forecast_study("number", ratio))
     assert found.verdict == verdict and len(found.estimates) == 4 and f"×{ratio:.2f} at 90%" in found.measured
+    assert "lower bound" not in found.measured
+    never = forecast_study("number", ratio)
+    forecast = never.tables["forecast"]
+    forecast.loc[forecast["seed"] < 3, "accuracy"] = 1.0
+    measured = claims.forecast_is_unbiased("number")(never).measured
+    assert "; at 30% 3 of 16 forecasts never fall and enter as the longest length, so that" in measured
     above = forecast_study("number", ratio)
     above.tables["accuracy"]["accuracy"] = 1.0
     assert claims.forecast_is_unbiased("number")(above).verdict == "not testable here"

@@ -1,5 +1,6 @@
 """Verdicts of chapter 08: a study as the paper says makes its claims hold, and each change flips its own."""
 
+import pandas as pd
 import pytest
 
 from possym import claims
@@ -125,3 +126,25 @@ def test_what_is_measured_is_said():
     )
     assert rows["measured"]["no-symbolic-index"] == "0 of 32 such heads are purely symbolic, 32 purely positional"
     assert rows["interval"]["no-symbolic-index"] == "0\N{NO-BREAK SPACE}% to 11\N{NO-BREAK SPACE}%"
+
+
+def test_a_layer_that_half_of_the_models_of_a_task_need_is_told_and_not_pooled_away():
+    made = study(without=lambda seed: PAPER_LIKE["without"] | ({"letter": [0.5] + [1.0] * 11} if seed < 3 else {}))
+    row = claims.ledger(CHAPTER, {"mechanism": made}).loc["no-layer-needed"]
+    assert row["verdict"] == "not shown"
+    assert row["measured"].startswith(
+        "no layer is needed in 8 of 8 models of the number task and 5 of 8 models of the letter task (layer 0 is "
+        "needed in 3); with attention made uniform instead, 0 of 8 models of the number task (layer 0 is needed in 8; "
+    )
+
+
+def test_the_task_that_doubles_less_decides():
+    made = study()
+    left = made.tables["left"]
+    one_a_layer = left[(left["hops"] == 4) & (left["left"] < 5)].assign(task="number")
+    one_a_layer["left"] = (4 - (one_a_layer["layer"] + 1)).clip(lower=0)
+    made.tables["left"] = pd.concat([left, one_a_layer])
+    row = claims.ledger(CHAPTER, {"mechanism": made}).loc["pointer-doubling"]
+    assert row["verdict"] == "does not hold"
+    assert row["measured"].startswith("number task: in 0 of 8 models; ")
+    assert "; letter task: in 8 of 8 models; " in row["measured"]
