@@ -74,6 +74,7 @@ OFF_BY_DESIGN = {  # four positional and eight symbolic heads at both γ are not
     "number-layer-0": "does not hold",  # a pure layer 0 is not what Fig. 2 shows
     "number-with-purity": "not testable here",  # the made-up seeds all learn and turn at the same steps
     "letter-with-purity": "not testable here",
+    "letter-last-layer": "not testable here",  # the made-up top layer never turns
     "training-time": "not testable here",
 }
 
@@ -153,7 +154,8 @@ def test_pure_layers_one_and_two_alone_hold():
 def test_measured_numbers_are_those_of_the_table():
     made = study(best=lambda seed: {"number": 4000 + 250 * seed, "letter": 3500})
     row = claims.ledger(CHAPTER, {"learning_dynamics": made}).loc["number-best-step"]
-    assert (row["measured"], row["interval"]) == ("median step 4,375", "4,000 to 4,750 over 4 seeds")
+    assert row["measured"].startswith("median step 4,375; 0 of 4 seeds at 4,800 or more, ")
+    assert row["interval"] == "4,000 to 4,750 over 4 seeds"
     assert row["verdict"] == "holds"
 
 
