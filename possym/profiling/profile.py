@@ -55,7 +55,7 @@ class Profile:
             correct.
         inputs: one row per prompt: token_ids, spans (its blocks), held (positions that stay in place).
         coverage: one row per layer of the model, see `possym.capture.Capture`.
-        settings: how the profile was made, and of what: the model's name, class, weights (a hash of a sample of them),
+        settings: how the profile was made, and of what: the model's name, class, hashes of its config and weights,
             dtype, revision and device, hashes of the tokenizer and its chat template, temperature, relative, blocks,
             hold, layers, gamma, per_frequency, only_correct, and the version of possym.
     """
@@ -435,12 +435,13 @@ def summarize(table: pd.DataFrame, by: str, gamma: float) -> pd.DataFrame:
 def check_alike(first: Profile, other: Profile) -> None:
     """Raise an InputError unless two profiles are of one model and were made alike."""
     ours, theirs = first.settings, other.settings
-    if "weights" not in ours or "weights" not in theirs:
+    if not {"weights", "config"} <= ours.keys() & theirs.keys():
         raise InputError(
-            "profiles: one was saved by possym 0.1, which did not keep what tells models apart: make it anew"
+            "profiles: one was saved by possym 0.1, or an early 0.2, which did not keep all that tells models apart: "
+            "make it anew"
         )
     names = [key for key in {**ours, **theirs} if key not in NOT_IDENTITY and ours.get(key) != theirs.get(key)]
-    of_model = [name for name in ("class", "weights", "dtype") if name in names]
+    of_model = [name for name in ("class", "config", "weights", "dtype") if name in names]
     if of_model:
         raise InputError(
             f"profiles are of different models ({', '.join(of_model)} differ: {ours['model']} and {theirs['model']}): "

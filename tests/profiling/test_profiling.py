@@ -304,6 +304,7 @@ def test_concatenation_equals_profiling_together():
     "change, what",
     [
         (dict(num_attention_heads=8, num_key_value_heads=2, head_dim=4), "weights"),
+        (dict(rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=1e4)), "config"),
         (dict(seed=1), "weights"),
         (dict(dtype=torch.bfloat16), "dtype"),
     ],
@@ -315,10 +316,10 @@ def test_profiles_of_models_of_one_name_are_not_joined(change, what):
     ours = families.build("llama")
     torch.manual_seed(seed)
     theirs = families.build("llama", **change).to(dtype)
-    if what == "weights" and not change:  # one number of one matrix is enough, if it is in the sample
+    if what == "weights" and not change:  # one number of one matrix is enough
         theirs.load_state_dict(ours.state_dict())
         with torch.no_grad():
-            theirs.model.layers[1].mlp.down_proj.weight.view(-1)[0] += 1
+            theirs.model.layers[1].mlp.down_proj.weight.view(-1)[7] += 1e-3
     prompts = families.tokens(9)
     first, second = profile(ours, prompts), profile(theirs, prompts)
     assert first.settings["model"] == second.settings["model"]
