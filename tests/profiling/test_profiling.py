@@ -265,6 +265,14 @@ def test_save_and_load_return_the_same_profile(tmp_path):
     assert not (folder / "before").exists()
 
 
+def test_the_home_folder_may_be_written_as_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    result = profile(families.build("llama"), families.tokens(9), checkpoint="~/run")
+    assert result.save("~/one") == tmp_path / "one" and (tmp_path / "run" / "run.json").exists()
+    assert Profile.load("~/one").settings == result.settings and not (tmp_path / "~").exists()
+
+
 def test_what_is_no_whole_profile_is_refused(tmp_path):
     result = profile(families.build("llama"), families.tokens(9))
     other = tmp_path / "other"
@@ -281,6 +289,14 @@ def test_what_is_no_whole_profile_is_refused(tmp_path):
     with pytest.raises(ResultsError, match="no whole profile"):
         Profile.load(folder)
     result.save(folder)
+    pd.read_parquet(folder / "heads.parquet").iloc[:5].to_parquet(folder / "heads.parquet")
+    with pytest.raises(ResultsError, match="no whole profile .*heads.parquet was changed"):
+        Profile.load(folder)
+    result.save(folder)
+    manifest = json.loads((folder / "profile.json").read_text())
+    assert manifest.pop("sha256").keys() == {path.name for path in folder.glob("*.parquet")}
+    (folder / "profile.json").write_text(json.dumps(manifest))  # as an early possym saved it
+    pd.testing.assert_frame_equal(Profile.load(folder).heads, result.heads)
     (folder / "profile.json").write_text(json.dumps({"format": 3}))
     with pytest.raises(ResultsError, match="format 3"):
         Profile.load(folder)

@@ -309,7 +309,14 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     (other / "chapter.txt").write_text("years of work")
     with pytest.raises(ResultsError, match="no profile in the making"):
         profile(IDS, checkpoint=other)
-    next(path for path in folder.iterdir() if path.is_dir()).joinpath("heads.parquet").write_bytes(b"cut")
+    heads = next(path for path in folder.iterdir() if path.is_dir()) / "heads.parquet"
+    table = scoring.pd.read_parquet(heads)
+    table.assign(positional=0.5).to_parquet(heads)
+    with pytest.raises(ResultsError, match="heads.parquet was changed.*delete it"):
+        profile(IDS, checkpoint=folder)
+    (heads.parent / "sha256.json").unlink()  # a part of an early possym
+    assert (profile(IDS, checkpoint=folder).heads.positional == 0.5).all()
+    heads.write_bytes(b"cut")
     with pytest.raises(ResultsError, match="delete it"):
         profile(IDS, checkpoint=folder)
 
