@@ -100,6 +100,8 @@ REFUSED = {
     "an id past the vocabulary": (dict(prompts=[*IDS, [1, 64, 3]]), r"prompt 3 holds token id 64.*from 0 to 63"),
     "a turn without content": (dict(prompts=[[{"role": "user"}]]), "prompt 0, turn 0.*'content'"),
     "a template that fails": (dict(prompts=[[{"role": "user", "content": "a"}]] * 2, template="{{ x() }}"), "prompt 0"),
+    "bytes": (dict(prompts=b"Alice likes red"), r"bytes: give text.*decode"),
+    "a set": (dict(prompts={9, 8, 70, 3}), "no order: give a list"),
     "query by name": (dict(query="last"), "'all'"),
     "no query": (dict(query=[[], 3, 4]), "prompt 0 is empty"),
     "queries with answers": (dict(query="all", answers=[1, 2, 3]), "one query for each prompt"),
