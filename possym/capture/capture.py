@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from possym.capture.attention_call import AttentionCall
 from possym.capture.hooks import attached
 from possym.capture.layer_inputs import LayerInputs, Reading, merge_layers, read_layer
-from possym.capture.model_state import attends, check_model, modules_of, settled
-from possym.capture.probe import PROBE_LENGTH, Layer, coverage, fingerprint, probe_layer
+from possym.capture.model_state import attends, check_model, modules_of, plainly, settled
+from possym.capture.probe import PROBE_LENGTH, Layer, check_length, coverage, fingerprint, probe_layer
 from possym.capture.rope_layout import distance
 from possym.errors import InputError, UnsupportedModelError, to_int
 
@@ -22,6 +22,8 @@ _probed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 class Capture:
     """Reads the queries and keys of a causal RoPE language model from transformers.
+
+    The model runs, and is scored, in the precision of its weights: `torch.autocast` is left out.
 
     Args:
         model: a transformers model with rotary attention; any dtype, any device, several devices too.
@@ -111,6 +113,7 @@ class Capture:
 
         Raises:
             InputError: tokens or query that do not fit.
+            UnsupportedModelError: the model attends over more, or fewer, tokens than it is given.
 
         >>> from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
         >>> model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=50, hidden_size=32, intermediate_size=32,
@@ -154,6 +157,7 @@ class Capture:
             waiting.clear()
 
         def on_call(call: AttentionCall) -> None:
+            check_length(call, length, type(self.model).__name__)
             if layers is not None and call.layer not in layers:
                 return
             one = read_layer(call, self.layers[call.layer], positions)
@@ -163,9 +167,9 @@ class Capture:
                 hand_over()
 
         tokens = tokens.to(self.device)
-        with attached(self.model, on_call), torch.no_grad():
+        with attached(self.model, on_call), plainly(self.model):
             output, head = self.call_model(tokens, positions)
-        with torch.no_grad():
+        with plainly(self.model):
             hand_over()
         check_sound(sound)
         self.compare_with_plain_pass(tokens, positions, output)
@@ -180,7 +184,7 @@ class Capture:
 
         Returns the logits (B, Q, V) at ``positions``, or None where the model has no language head.
         """
-        with attached(self.model, on_call), torch.no_grad():
+        with attached(self.model, on_call), plainly(self.model):
             output, head = self.call_model(tokens, positions)
         return output if head else None
 
@@ -213,7 +217,7 @@ class Capture:
         shape = tuple(tokens.shape)
         if shape in self.compared or output is None:
             return
-        with settled(self.model), torch.no_grad():
+        with settled(self.model), plainly(self.model):
             plain, head = self.call_model(tokens, positions)
         tolerance = 1e-4 if output.dtype in (torch.float32, torch.float64) else 0.03
         if not distance(output.float().nan_to_num(), plain.float().nan_to_num()) <= tolerance:
@@ -238,7 +242,7 @@ class Capture:
 
             hooks = [m.register_forward_hook(functools.partial(keep, name, found)) for name, m in named]
             try:
-                with context, torch.no_grad():
+                with context, plainly(self.model):
                     self.call_model(tokens, positions)
             finally:
                 for hook in hooks:

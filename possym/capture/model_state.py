@@ -2,6 +2,7 @@
 
 - `check_model` refuses what is no causal language model of transformers.
 - `settled` runs a model in evaluation mode, with an attention whose mask is a matrix.
+- `plainly` leaves gradients and autocast out.
 - `uninterrupted` holds Ctrl-C back while a model is set up or put back.
 """
 
@@ -69,6 +70,21 @@ def uses_interface(module: nn.Module) -> bool:
     """Return whether the file that defines a module has an eager attention function of its own."""
     files = (sys.modules.get(cls.__module__) for cls in type(module).__mro__)
     return any(EAGER.fullmatch(name) for file in files if file is not None for name in vars(file))
+
+
+@contextmanager
+def plainly(model: nn.Module) -> Iterator[None]:
+    """Compute without gradients, and in the precision of a model's weights, outside `torch.autocast`.
+
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16), plainly(nn.Linear(2, 2)):
+    ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+    torch.float32
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        for kind in {p.device.type for p in model.parameters()} - {"meta"} | {"cpu"}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 @contextmanager

@@ -56,6 +56,7 @@ def probe_layer(call: AttentionCall, layers: dict[int, Layer], model_name: str) 
             f"{name}: {call.query.shape[2]} queries read {call.key.shape[2]} keys, so keys are more, or less, than the "
             "tokens (compressed, or of another pass). possym moves the keys of tokens"
         )
+    check_length(call, PROBE_LENGTH, model_name)
     visible = call.visible(PROBE_LENGTH // 2)
     if visible[PROBE_LENGTH // 2 + 1 :].any():
         raise UnsupportedModelError(
@@ -101,6 +102,17 @@ def probe_layer(call: AttentionCall, layers: dict[int, Layer], model_name: str) 
     if found.shares_keys:
         raise UnsupportedModelError(f"{name}: takes its keys from another layer and rotates in no known way")
     found.rope_layout, found.method = None, "replay"
+
+
+def check_length(call: AttentionCall, tokens: int, model_name: str) -> None:
+    """Raise an UnsupportedModelError if a layer attends from more, or fewer, places than the model was given tokens."""
+    count = call.query.shape[2]
+    if count != tokens:
+        raise UnsupportedModelError(
+            f"{model_name}, layer {call.layer}: {count} queries for {tokens} tokens, so the model adds tokens of its "
+            "own (soft prompts, prompt tuning), or leaves some out, and positions are not those of the tokens. Give "
+            "the model inside, without its prompt, and write what it should read into the prompts"
+        )
 
 
 def attention_factor(call: AttentionCall, name: str) -> float:

@@ -47,8 +47,9 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
             ``"bfloat16"``, ``"float16"``.
 
     Raises:
-        InputError: unknown dtype or device, a name that is neither a folder nor a file nor a reachable hub id, or
-            weights that are cut off, not all there, or not those of the model.
+        InputError: unknown dtype or device, a name that is neither a folder nor a file nor a reachable hub id, a
+            checkpoint that needs a package that is not installed, a malformed config, or weights that are cut off, not
+            all there, or not those of the model.
         UnsupportedModelError: transformers, or the default's package, is not installed.
         ResultsError: the default's file is not the one expected, or its conversion cannot be kept.
 
@@ -71,6 +72,9 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device = {device!r}: {str(error).splitlines()[0]}") from None
+    if torch.device(device).type == "meta":
+        raise InputError(f"device = {device!r} holds no numbers: give 'auto', 'cpu' or 'cuda'")
+    given, name = name, os.path.expanduser(name)
     options = {}
     if name == DEFAULT:
         source = default_folder()
@@ -83,7 +87,7 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
     elif name.count("/") == 1 and " " not in name:
         source = name
     else:
-        raise InputError(f"name = {name!r}: neither a folder, a .gguf file nor a hub id")
+        raise InputError(f"name = {given!r}: neither a folder, a .gguf file nor a hub id")
     chosen = "float32" if dtype == "auto" and torch.device(device).type == "cpu" else dtype
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
@@ -100,8 +104,14 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
             f"name = {name!r}: its weights are damaged or cut off ({error}), as an interrupted download leaves them: "
             "delete them and download them again"
         ) from error
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"name = {name!r} could not be loaded: {error}") from error
+    except ImportError as error:
+        raise InputError(
+            f"name = {name!r} could not be loaded, it needs a package that is missing or does not fit: {error}"
+        ) from error
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a malformed config or file makes transformers raise what it likes
+        raise InputError(f"name = {name!r} could not be loaded: {type(error).__name__}: {error}") from error
     model, found = loaded
     check_weights(name, found)
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:

@@ -1,7 +1,7 @@
 """What tells one model, one tokenizer, one set of prompts from another, so that only what is alike is joined.
 
-A model's name does not: two seeds, or two checkpoints of one run, may bear the same. Its weights do, of which a hash
-of a fixed sample is cheap to take.
+A model's name does not: two seeds, or two checkpoints of one run, may bear the same. Its config and its weights do, of
+which hashes are cheap to take. What hooks or other code do to a model while it runs is in neither.
 """
 
 import hashlib
@@ -11,13 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-SAMPLE = 64  # numbers of each parameter
+INTEGERS = (torch.int32, torch.int16, torch.int8)  # what bits are read as: as few numbers as fit a row
+TOGETHER = 2**18  # numbers that are widened at once
+# What a config says besides how the model computes: where it came from, how it is run, tokens by name.
+VOLATILE = {
+    "_name_or_path", "_commit_hash", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache",
+    "_attn_implementation", "_attn_implementation_internal", "attn_implementation", "_experts_implementation",
+    "_experts_implementation_internal", "output_attentions", "output_hidden_states", "return_dict", "id2label",
+    "label2id", "problem_type", "gradient_checkpointing", "bos_token_id", "eos_token_id", "pad_token_id",
+}  # fmt: skip
+CHANGING = {"dynamic", "longrope"}  # kinds of rotation whose frequencies follow the length of the last prompt
 
 
 def model_identity(model: nn.Module) -> dict[str, Any]:
-    """Return a model's name, class, weights (see `weights_hash`), dtype, revision and device.
+    """Return a model's name, class, config and weights (see `config_hash`, `weights_hash`), dtype, revision and device.
 
     ``revision`` is the commit of the hub that it was loaded from, None where there is none.
     """
@@ -25,6 +34,7 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
     return {
         "model": model_name(model),
         "class": type(model).__name__,
+        "config": config_hash(model.config),
         "weights": weights_hash(model),
         "dtype": str(getattr(model, "dtype", None) or next(model.parameters()).dtype).removeprefix("torch."),
         "revision": getattr(model.config, "_commit_hash", None),
@@ -38,11 +48,33 @@ def model_name(model: nn.Module) -> str:
     return (Path(name).name if os.path.isdir(name) else name) or type(model).__name__
 
 
-def weights_hash(model: nn.Module) -> str:
-    """Return a hash of every parameter's name, shape and `SAMPLE` of its numbers at even distances.
+def config_hash(config: Any) -> str:
+    """Return a hash of what a config says of how the model computes, such as its rotation and its windows.
 
-    It is the same on every device, and inside wrappers that only prefix names. What lies on the disk alone counts with
-    its shape; a change of a few numbers between those of the sample is not seen.
+    >>> from transformers import LlamaConfig
+    >>> config_hash(LlamaConfig()) == config_hash(LlamaConfig(use_cache=False))
+    True
+    >>> config_hash(LlamaConfig()) == config_hash(LlamaConfig(rope_parameters={"rope_type": "linear", "factor": 2.0}))
+    False
+    """
+    said = config.to_diff_dict() if hasattr(config, "to_diff_dict") else vars(config)
+    return hash_of(json.dumps(lasting(said), default=str, sort_keys=True))
+
+
+def lasting(said: Any) -> Any:
+    """Return what a config says without what is `VOLATILE`, in its parts too."""
+    if isinstance(said, dict):
+        return {str(key): lasting(value) for key, value in said.items() if key not in VOLATILE}
+    return [lasting(value) for value in said] if isinstance(said, (list, tuple)) else said
+
+
+def weights_hash(model: nn.Module) -> str:
+    """Return a hash of all parameters, buffers and packed weights: names, shapes, dtypes and sums of the numbers' bits.
+
+    It is the same on every device, and inside wrappers that only prefix names. Of each row and each column of a matrix
+    the bits, taken as whole numbers, are added up, so every number counts, and exactly. What lies on the disk alone
+    counts with its shape; buffers that are made anew with the model count as rounded to bfloat16, because devices
+    differ in their last digits.
 
     >>> torch.manual_seed(0) and len(weights_hash(nn.Linear(3, 2)))
     16
@@ -50,24 +82,72 @@ def weights_hash(model: nn.Module) -> str:
     False
     """
     digest = hashlib.sha256()
-    samples: dict = {}
-    named = [(name.replace("_orig_mod.", "").removeprefix("module."), p) for name, p in model.named_parameters()]
-    for name, p in sorted(named, key=lambda pair: pair[0]):
-        digest.update(f"{name} {tuple(p.shape)}\n".encode())
-        if not p.is_meta and p.numel():
-            # Views alone, so that many layers cost few operations. An odd step meets all columns of a matrix.
-            step = max(1, p.numel() // SAMPLE)
-            sample = p.detach().reshape(-1)[:: step - (step + 1) % 2][:SAMPLE]
-            samples.setdefault((p.device, p.dtype), []).append((name, sample))
-    numbers = {}
-    for some in samples.values():  # a device is asked once
-        flat, start = torch.cat([sample for _, sample in some]).view(torch.uint8).cpu().numpy(), 0
-        for name, sample in some:
-            stop = start + sample.numel() * sample.element_size()
-            numbers[name], start = flat[start:stop].tobytes(), stop
-    for name in sorted(numbers):
-        digest.update(numbers[name])
+    sums: dict[torch.device, list[tuple[str, Tensor]]] = {}
+    for name, x in sorted(stored_tensors(model), key=lambda pair: pair[0]):
+        digest.update(f"{name} {tuple(x.shape)} {x.dtype}\n".encode())
+        if not x.is_meta and x.numel():
+            sums.setdefault(x.device, []).append((name, bit_sums(x)))
+    numbers = []
+    for some in sums.values():  # a device is asked once
+        found = torch.cat([each for _, each in some]).cpu().split([len(each) for _, each in some])
+        numbers += [(name, each.numpy().tobytes()) for (name, _), each in zip(some, found, strict=True)]
+    for name, each in sorted(numbers):
+        digest.update(name.encode() + each)
     return digest.hexdigest()[:16]
+
+
+def stored_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return a model's parameters and buffers, and what else its state holds, such as packed weights, by name."""
+    found: dict[str, Any] = dict(model.named_parameters())
+    known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    state = model.state_dict()
+    for prefix, module in model.named_modules():
+        kinds = getattr(module, "rope_type", None)
+        changes = bool(CHANGING & set(kinds.values() if isinstance(kinds, dict) else [kinds]))
+        for name, buffer in module.named_buffers(prefix, recurse=False):
+            known.add(name)
+            if changes and name.endswith("inv_freq") and not name.endswith("original_inv_freq"):
+                continue
+            rounded = name not in state and buffer.dtype.is_floating_point
+            found[name] = buffer.to(torch.bfloat16) if rounded else buffer
+    found |= {name: value for name, value in state.items() if name not in known}
+    named = [(name.replace("_orig_mod.", "").removeprefix("module."), value) for name, value in found.items()]
+    return [pair for name, value in named for pair in plain_tensors(name, value)]
+
+
+def plain_tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:
+    """Return the plain tensors that a parameter or an entry of a state is made of."""
+    if isinstance(value, (list, tuple)):
+        return [pair for k, part in enumerate(value) for pair in plain_tensors(f"{name}.{k}", part)]
+    if not isinstance(value, Tensor):
+        return []
+    if hasattr(value, "__tensor_flatten__"):
+        parts = value.__tensor_flatten__()[0]
+        return [pair for part in parts for pair in plain_tensors(f"{name}.{part}", getattr(value, part))]
+    if value.is_quantized:
+        value = value.dequantize()
+    return [(name, value.detach() if value.layout == torch.strided else value.detach().to_dense())]
+
+
+def bit_sums(x: Tensor) -> Tensor:
+    """Return the sums of the bits of a tensor, read as whole numbers, over each row and each column.
+
+    >>> bit_sums(torch.tensor([[1, 2], [3, 4]], dtype=torch.int32)).tolist()
+    [3, 7, 4, 6]
+    """
+    x = x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1).contiguous()
+    kind = next(each for each in INTEGERS if x.shape[1] * x.element_size() % each.itemsize == 0)
+    if x.storage_offset() * x.element_size() % kind.itemsize:  # then its bits cannot be read where they lie
+        x = x.clone()
+    bits = x.view(kind)
+    if bits.shape[1] == 1:
+        return bits.flatten().long()
+    rows, columns = [], torch.zeros(bits.shape[1], dtype=torch.int64, device=x.device)
+    for some in bits.split(max(1, TOGETHER // bits.shape[1])):
+        wide = some.long()
+        rows.append(wide.sum(1))
+        columns += wide.sum(0)
+    return torch.cat([*rows, columns])
 
 
 def tokenizer_identity(tokenizer: Any) -> dict[str, str | None]:

@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -63,6 +64,8 @@ COLUMNS = (
     "step", "layer", "head", "positional", "symbolic", "entropy", "positional_sd", "symbolic_sd", "entropy_sd",
     "purity", *(name for name in HEAD_VALUES if name not in ("positional", "symbolic", "entropy", "moved")),
 )  # fmt: skip
+
+_owners: weakref.WeakValueDictionary[Path, "HeadScoreCallback"] = weakref.WeakValueDictionary()  # who wrote a file last
 
 
 class Schedule:
@@ -142,7 +145,8 @@ class HeadScoreCallback(TrainerCallback):
         share: how much of the time of the updates the schedule may cost, between 0 and 1. The first and the last point
             are always scored. Ignored where ``steps`` is given.
         path: the Parquet file; None for ``head_scores.parquet`` in the Trainer's ``output_dir``. A run that begins
-            anew replaces it. One that is resumed from a checkpoint goes on with the rows up to that checkpoint.
+            anew replaces it. One that is resumed from a checkpoint goes on with the rows up to that checkpoint. Two
+            callbacks of one Trainer need two files.
 
     Raises:
         InputError: prompts, blocks, query, steps or numbers that do not fit; ``steps`` and token ids that do not fit
@@ -198,11 +202,12 @@ class HeadScoreCallback(TrainerCallback):
         self.gamma, self.share = float(gamma), float(share)
         self._identity = hash_of([prompt.ids for prompt in self.prompts], queries, spans, holds)
         self.steps = None if steps is None else read_steps(steps)
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else Path(os.path.expanduser(path))
         self._schedule: Any = None
         self._points: dict[int, pd.DataFrame] = {}
         self._settings: dict[str, Any] = {}
         self._writer: Any = None
+        self._run: Any = None  # the Trainer's state, which all callbacks of one run are given
 
     @property
     def table(self) -> pd.DataFrame:
@@ -245,6 +250,10 @@ class HeadScoreCallback(TrainerCallback):
             "gamma": self.gamma,
         }
         self._target = self.path or Path(args.output_dir) / FILE
+        place, self._run = self._target.resolve(), state
+        if (other := _owners.get(place)) is not None and other is not self and other._run is state:
+            raise InputError(f"two HeadScoreCallbacks of this Trainer write {self._target}: give each its own path")
+        _owners[place] = self
         self._points = self._stored(step) if step else {}
         self._score(step)  # the first pass on a device takes longer: its time would mislead the schedule
         self._open(args, step)
@@ -279,7 +288,7 @@ class HeadScoreCallback(TrainerCallback):
         """Close TensorBoard's file and let go of the model."""
         if self._writer is not None:
             self._writer.close()
-        self._writer = self._capture = self._decoder = None
+        self._writer = self._capture = self._decoder = self._run = None
 
     def _record(self, step: int) -> None:
         """Score, keep and write; what fails is said, and training goes on."""

@@ -27,7 +27,7 @@ from possym.profiling.prompts import (
     read_queries,
 )
 from possym.profiling.scoring import HEAD_VALUES, Scoring, plan_batches, purity_of, score_batches
-from possym.profiling.shards import Shards
+from possym.profiling.shards import Shards, check_hashes, hashes
 from possym.results import writing
 from possym.results.files import scratch
 from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
@@ -55,7 +55,7 @@ class Profile:
             correct.
         inputs: one row per prompt: token_ids, spans (its blocks), held (positions that stay in place).
         coverage: one row per layer of the model, see `possym.capture.Capture`.
-        settings: how the profile was made, and of what: the model's name, class, weights (a hash of a sample of them),
+        settings: how the profile was made, and of what: the model's name, class, hashes of its config and weights,
             dtype, revision and device, hashes of the tokenizer and its chat template, temperature, relative, blocks,
             hold, layers, gamma, per_frequency, only_correct, and the version of possym.
     """
@@ -148,7 +148,7 @@ class Profile:
             ResultsError: it cannot be written, as for want of room.
         """
         require_type(path, (str, os.PathLike), "path")
-        path = Path(path)
+        path = Path(os.path.expanduser(path))
         if path.exists() and not (path / "profile.json").exists():
             raise InputError(f"{path} exists and is not a saved profile: choose another place")
         with writing(path):
@@ -157,7 +157,8 @@ class Profile:
                 (new := folder / "new").mkdir()
                 for name in TABLES:
                     getattr(self, name).to_parquet(new / f"{name}.parquet", index=False)
-                (new / "profile.json").write_text(json.dumps({"format": 2, "settings": self.settings}, indent=1))
+                manifest = {"format": 2, "settings": self.settings, "sha256": hashes(new)}
+                (new / "profile.json").write_text(json.dumps(manifest, indent=1))
                 if path.exists():
                     os.replace(path, folder / "before")
                 os.replace(new, path)
@@ -170,14 +171,15 @@ class Profile:
         One of possym 0.1 lacks what was not measured then: those columns are NaN, and `inputs` is empty.
 
         Raises:
-            ResultsError: no profile there, or one that is incomplete or of another format.
+            ResultsError: no profile there, or one that is incomplete, was changed, or is of another format.
         """
         require_type(path, (str, os.PathLike), "path")
-        path = Path(path)
+        path = Path(os.path.expanduser(path))
         try:
             manifest = json.loads((path / "profile.json").read_text())
             if manifest["format"] not in (1, 2):
                 raise ResultsError(f"{path} has format {manifest['format']!r}; this possym reads formats 1 and 2")
+            check_hashes(path, manifest.get("sha256", {}))  # early profiles have none
             old = manifest["format"] == 1
             tables = {
                 name: pd.read_parquet(path / f"{name}.parquet") for name in TABLES if not (old and name == "inputs")
@@ -367,7 +369,7 @@ def profile(
     if checkpoint is not None:
         what = {key: value for key, value in settings.items() if key not in ("gamma", "only_correct", "device")}
         ids = [text.ids for text in texts]
-        shards = Shards(Path(checkpoint), what | {"prompts": hash_of(ids, queries, spans, holds)})
+        shards = Shards(Path(os.path.expanduser(checkpoint)), what | {"prompts": hash_of(ids, queries, spans, holds)})
     batches = plan_batches(texts, queries, spans, holds, capture.prompts_at_once)
     heads, frequencies, predicted = score_batches(capture, batches, texts, how, shards, progress)
     heads["purity"] = purity_of(heads.positional, heads.symbolic, gamma)
@@ -435,12 +437,13 @@ def summarize(table: pd.DataFrame, by: str, gamma: float) -> pd.DataFrame:
 def check_alike(first: Profile, other: Profile) -> None:
     """Raise an InputError unless two profiles are of one model and were made alike."""
     ours, theirs = first.settings, other.settings
-    if "weights" not in ours or "weights" not in theirs:
+    if not {"weights", "config"} <= ours.keys() & theirs.keys():
         raise InputError(
-            "profiles: one was saved by possym 0.1, which did not keep what tells models apart: make it anew"
+            "profiles: one was saved by possym 0.1, or an early 0.2, which did not keep all that tells models apart: "
+            "make it anew"
         )
     names = [key for key in {**ours, **theirs} if key not in NOT_IDENTITY and ours.get(key) != theirs.get(key)]
-    of_model = [name for name in ("class", "weights", "dtype") if name in names]
+    of_model = [name for name in ("class", "config", "weights", "dtype") if name in names]
     if of_model:
         raise InputError(
             f"profiles are of different models ({', '.join(of_model)} differ: {ours['model']} and {theirs['model']}): "

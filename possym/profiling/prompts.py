@@ -68,6 +68,10 @@ def as_list(prompts: Any) -> list:
     """Return what was given as a list of prompts: one alone, rows of a tensor, or anything that yields them."""
     if isinstance(prompts, pd.DataFrame):
         raise InputError("prompts is a table: give one of its columns, as in table['text']")
+    if isinstance(prompts, (bytes, bytearray, memoryview)):
+        raise InputError("prompts are bytes: give text, as in prompts.decode(), or a list of token ids")
+    if isinstance(prompts, (set, frozenset)):
+        raise InputError("prompts are a set, which has no order: give a list")
     if isinstance(prompts, (str, Mapping)) or (isinstance(prompts, Tensor) and prompts.ndim == 1):
         return [prompts] if isinstance(prompts, str | Tensor) else []
     if isinstance(prompts, (np.ndarray, pd.Series)):

@@ -14,11 +14,12 @@ from typing import Any
 import pandas as pd
 
 from possym.errors import ResultsError
-from possym.results import atomic_write, writing
+from possym.results import atomic_write, sha256, writing
 from possym.results.files import scratch
 
 SECONDS = 30.0  # between two writings
 NAMES = ("heads", "frequencies", "predicted")
+HASHES = "sha256.json"
 
 
 class Shards:
@@ -63,6 +64,8 @@ class Shards:
         found = {}
         for part in sorted(path for path in self.folder.iterdir() if path.is_dir() and path.name.isdigit()):
             try:
+                if (part / HASHES).exists():  # a part that an earlier possym wrote has none
+                    check_hashes(part, json.loads((part / HASHES).read_text()))
                 tables = [pd.read_parquet(part / f"{name}.parquet") for name in NAMES]
                 groups = [dict(list(table.groupby("batch"))) for table in tables]
                 for batch in groups[0]:
@@ -71,7 +74,7 @@ class Shards:
                         for group, table in zip(groups, tables, strict=True)
                     ]
                     found[int(batch)] = tuple(rows)
-            except (OSError, ValueError, KeyError) as error:
+            except (OSError, ValueError, KeyError, AttributeError) as error:
                 raise ResultsError(f"{part} cannot be read ({error}): delete it, and it is made again") from error
         return found
 
@@ -90,5 +93,18 @@ class Shards:
             for k, name in enumerate(NAMES):
                 parts = [tables[k].assign(batch=number) for number, tables in self.waiting.items()]
                 pd.concat(parts, ignore_index=True).to_parquet(new / f"{name}.parquet", index=False)
+            (new / HASHES).write_text(json.dumps(hashes(new), indent=1))
             os.replace(new, self.folder / f"{min(self.waiting):08d}")
         self.waiting, self.last = {}, time.monotonic()
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every table of a folder, by the name of its file."""
+    return {file.name: sha256(file) for file in sorted(folder.glob("*.parquet"))}
+
+
+def check_hashes(folder: Path, expected: Mapping[str, str]) -> None:
+    """Raise a ValueError if a table of a folder is not the one that was written."""
+    for name, digest in expected.items():
+        if sha256(folder / name) != digest:
+            raise ValueError(f"{name} was changed after it was written")

@@ -550,3 +550,52 @@ def test_layers_that_turn_alike_share_one_rotation_and_others_do_not():
     assert alike[0].rope_layout is alike[1].rope_layout
     apart = Capture(families.build("hunyuan_v1_dense")).layers
     assert apart[0].rope_layout is not apart[1].rope_layout
+
+
+class SoftPrompt(torch.nn.Module):
+    """A model with places of its own before the tokens, as prompt tuning puts there."""
+
+    def __init__(self, model, count):
+        super().__init__()
+        self.model, self.config = model, model.config
+        self.soft = torch.nn.Parameter(torch.randn(count, model.config.hidden_size))
+
+    def get_input_embeddings(self):
+        return self.model.get_input_embeddings()
+
+    def forward(self, input_ids=None, **options):
+        embedded = self.get_input_embeddings()(input_ids)
+        both = torch.cat([self.soft.expand(len(embedded), -1, -1), embedded], 1)
+        return self.model(inputs_embeds=both, **options)
+
+
+def test_a_model_that_adds_tokens_of_its_own_is_refused():
+    model = SoftPrompt(families.build("llama"), 5).eval()
+    with pytest.raises(UnsupportedModelError, match="17 queries for 12 tokens.*soft prompts.*the model inside"):
+        Capture(model)
+    model.soft.data = model.soft.data[:0]
+    capture = Capture(model)
+    model.soft.data = torch.randn(2, model.config.hidden_size)
+    with pytest.raises(UnsupportedModelError, match="11 queries for 9 tokens"):
+        capture.run(families.tokens(9), lambda inputs: None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_changes_nothing(dtype):
+    tokens = families.tokens(9)
+
+    def read():
+        found = []
+        capture = Capture(families.build("llama"))
+        logits = capture.run(
+            tokens, lambda inputs: found.extend([inputs.relocated_logits(), *inputs.scores(None, 0.1, True)])
+        )
+        return [logits, *found]
+
+    expected = read()
+    with torch.autocast("cpu", dtype=dtype):
+        found = read()
+        assert torch.is_autocast_enabled("cpu")
+    assert all(
+        ours.dtype == theirs.dtype and torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True)
+    )

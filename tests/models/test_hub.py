@@ -105,6 +105,7 @@ def test_a_softcap_is_not_left_out(tmp_path):
         (dict(name="one/two/three"), "neither a folder, a .gguf file nor a hub id"),
         (dict(dtype="int8"), "known dtypes"),
         (dict(device="gpu"), "device"),
+        (dict(device="meta"), "'meta' holds no numbers"),
     ],
 )
 def test_bad_names_are_refused(options, message):

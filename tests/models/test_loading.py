@@ -1,5 +1,6 @@
 """Checkpoints that are not whole, and machines that keep nothing: each an error that says what to do."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -70,6 +71,61 @@ def test_damaged_folders_are_refused(whole, tmp_path, damage, message):
     damage(folder)
     with pytest.raises(InputError, match=message):
         hub.load(str(folder), device="cpu")
+
+
+def broken_tokenizer(folder):
+    (folder / "tokenizer.json").write_text('{"a": 1}')
+
+
+def cut_bin(count):
+    def cut(folder):
+        (folder / "model.safetensors").unlink()
+        torch.save(families.build("llama").state_dict(), folder / "pytorch_model.bin")
+        whole = (folder / "pytorch_model.bin").read_bytes()
+        (folder / "pytorch_model.bin").write_bytes(whole[:count])
+
+    return cut
+
+
+def config(**changes):
+    def change(folder):
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return change
+
+
+DAMAGE = {
+    "tokenizer": broken_tokenizer,
+    "bin of no bytes": cut_bin(0),
+    "bin of three bytes": cut_bin(3),
+    "bin cut off": cut_bin(5000),
+    "width as text": config(hidden_size="64"),
+    "negative width": config(hidden_size=-64),
+    "no heads": config(num_attention_heads=0),
+    "a rotation that is a list": config(rope_parameters=[1]),
+    "a rotation without its factor": config(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}),
+    "an unknown dtype": config(dtype="nope"),
+    "a config that is a list": lambda folder: (folder / "config.json").write_text("[]"),
+    "bitsandbytes": config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
+    "gptq": config(quantization_config={"quant_method": "gptq", "bits": 4}),
+    "awq": config(quantization_config={"quant_method": "awq", "bits": 4}),
+    "compressed": config(quantization_config={"quant_method": "compressed-tensors"}),
+    "torchao": config(quantization_config={"quant_method": "torchao"}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_whatever_transformers_raises_names_the_model_and_the_cause(whole, tmp_path, damage):
+    folder = shutil.copytree(whole, tmp_path / "damaged")
+    DAMAGE[damage](folder)
+    with pytest.raises(InputError, match=r"damaged' could not be loaded.*: \w+"):
+        hub.load(str(folder), device="cpu")
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(whole, monkeypatch):
+    monkeypatch.setenv("HOME", str(whole.parent))
+    assert type(hub.load(f"~/{whole.name}", device="cpu").model).__name__ == "LlamaForCausalLM"
 
 
 def test_a_gguf_file_that_is_none_is_refused(tmp_path):

@@ -486,6 +486,20 @@ def test_what_does_not_fit_is_refused_before_the_first_update(tmp_path):
     refuses(tmp_path, HeadScoreCallback(PROMPTS, path=path), ResultsError, "cannot be written")
 
 
+def test_two_callbacks_of_one_trainer_do_not_write_one_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    first, second = (HeadScoreCallback([prompt], steps=[0]) for prompt in PROMPTS[:2])
+    run = trainer(tmp_path, first, second)
+    with pytest.raises(InputError, match="two HeadScoreCallbacks .*head_scores.parquet: give each its own path"):
+        run.train()
+    second.path = HeadScoreCallback(PROMPTS, path="~/second.parquet").path
+    trainer(tmp_path, first, second).train()
+    for monitor, name in ((first, "head_scores.parquet"), (second, "second.parquet")):
+        stored = pd.read_parquet(tmp_path / name)
+        pd.testing.assert_frame_equal(stored, monitor.table)
+    trainer(tmp_path, HeadScoreCallback(PROMPTS, steps=[0])).train()  # another run may replace it
+
+
 def test_weights_in_shards_are_refused(one_process):
     with pytest.raises(UnsupportedModelError, match="cut into shards"):
         decoder(sharded(llama()))

@@ -265,6 +265,14 @@ def test_save_and_load_return_the_same_profile(tmp_path):
     assert not (folder / "before").exists()
 
 
+def test_the_home_folder_may_be_written_as_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    result = profile(families.build("llama"), families.tokens(9), checkpoint="~/run")
+    assert result.save("~/one") == tmp_path / "one" and (tmp_path / "run" / "run.json").exists()
+    assert Profile.load("~/one").settings == result.settings and not (tmp_path / "~").exists()
+
+
 def test_what_is_no_whole_profile_is_refused(tmp_path):
     result = profile(families.build("llama"), families.tokens(9))
     other = tmp_path / "other"
@@ -281,6 +289,14 @@ def test_what_is_no_whole_profile_is_refused(tmp_path):
     with pytest.raises(ResultsError, match="no whole profile"):
         Profile.load(folder)
     result.save(folder)
+    pd.read_parquet(folder / "heads.parquet").iloc[:5].to_parquet(folder / "heads.parquet")
+    with pytest.raises(ResultsError, match="no whole profile .*heads.parquet was changed"):
+        Profile.load(folder)
+    result.save(folder)
+    manifest = json.loads((folder / "profile.json").read_text())
+    assert manifest.pop("sha256").keys() == {path.name for path in folder.glob("*.parquet")}
+    (folder / "profile.json").write_text(json.dumps(manifest))  # as an early possym saved it
+    pd.testing.assert_frame_equal(Profile.load(folder).heads, result.heads)
     (folder / "profile.json").write_text(json.dumps({"format": 3}))
     with pytest.raises(ResultsError, match="format 3"):
         Profile.load(folder)
@@ -304,6 +320,7 @@ def test_concatenation_equals_profiling_together():
     "change, what",
     [
         (dict(num_attention_heads=8, num_key_value_heads=2, head_dim=4), "weights"),
+        (dict(rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=1e4)), "config"),
         (dict(seed=1), "weights"),
         (dict(dtype=torch.bfloat16), "dtype"),
     ],
@@ -315,10 +332,10 @@ def test_profiles_of_models_of_one_name_are_not_joined(change, what):
     ours = families.build("llama")
     torch.manual_seed(seed)
     theirs = families.build("llama", **change).to(dtype)
-    if what == "weights" and not change:  # one number of one matrix is enough, if it is in the sample
+    if what == "weights" and not change:  # one number of one matrix is enough
         theirs.load_state_dict(ours.state_dict())
         with torch.no_grad():
-            theirs.model.layers[1].mlp.down_proj.weight.view(-1)[0] += 1
+            theirs.model.layers[1].mlp.down_proj.weight.view(-1)[7] += 1e-3
     prompts = families.tokens(9)
     first, second = profile(ours, prompts), profile(theirs, prompts)
     assert first.settings["model"] == second.settings["model"]

@@ -11,7 +11,7 @@ import torch
 import possym
 from possym.errors import InputError, PossymError, ResultsError
 from possym.profiling import Profile, scoring, shards
-from possym.profiling.identity import tokenizer_identity, weights_hash
+from possym.profiling.identity import config_hash, tokenizer_identity, weights_hash
 from possym.profiling.prompts import read_prompts
 
 from ..capture import families
@@ -100,6 +100,8 @@ REFUSED = {
     "an id past the vocabulary": (dict(prompts=[*IDS, [1, 64, 3]]), r"prompt 3 holds token id 64.*from 0 to 63"),
     "a turn without content": (dict(prompts=[[{"role": "user"}]]), "prompt 0, turn 0.*'content'"),
     "a template that fails": (dict(prompts=[[{"role": "user", "content": "a"}]] * 2, template="{{ x() }}"), "prompt 0"),
+    "bytes": (dict(prompts=b"Alice likes red"), r"bytes: give text.*decode"),
+    "a set": (dict(prompts={9, 8, 70, 3}), "no order: give a list"),
     "query by name": (dict(query="last"), "'all'"),
     "no query": (dict(query=[[], 3, 4]), "prompt 0 is empty"),
     "queries with answers": (dict(query="all", answers=[1, 2, 3]), "one query for each prompt"),
@@ -158,6 +160,78 @@ def test_the_hash_of_weights_is_that_of_the_numbers_wherever_they_lie():
     with torch.inference_mode():
         born = families.build("llama")
     assert weights_hash(born) == expected
+
+
+@pytest.mark.parametrize("hidden", [64, 576, 4096])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_hash_of_weights_sees_every_head(hidden, dtype):
+    width, layer = 16, torch.nn.Linear(hidden, 64, bias=False, dtype=dtype)
+    heads = {weights_hash(layer)}
+    for start in (0, hidden // 2, hidden - width):
+        for change in ("zero", "negate", "double"):
+            twin = copy.deepcopy(layer)
+            with torch.no_grad():
+                part = twin.weight[:, start : start + width]
+                part.mul_(dict(zero=0, negate=-1, double=2)[change])
+            heads.add(weights_hash(twin))
+    for rows in ((0, 16), (17, 18)):
+        twin = copy.deepcopy(layer)
+        with torch.no_grad():
+            twin.weight[slice(*rows)] *= 2
+        heads.add(weights_hash(twin))
+    twin = copy.deepcopy(layer)
+    with torch.no_grad():
+        twin.weight[[1, 2]] = twin.weight[[2, 1]]
+    heads.add(weights_hash(twin))
+    assert len(heads) == 13
+    shifted = torch.cat([torch.zeros(1, dtype=dtype), layer.weight.detach().flatten()])[1:].view_as(layer.weight)
+    twin.weight.data = shifted  # elsewhere in memory
+    assert weights_hash(twin) == weights_hash(layer)
+
+
+class Packed(torch.nn.Module):
+    """A module whose weights are no parameters, as quantised ones keep them."""
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        destination[prefix + "packed"] = (self.codes, None)
+
+
+def test_the_hash_of_weights_sees_buffers_and_packed_weights():
+    model = families.build("llama")
+    expected = weights_hash(model)
+    model.model.rotary_emb.inv_freq.mul_(0.5)
+    assert weights_hash(model) != expected
+    packed, hashes = Packed(), set()
+    for packed.codes in (torch.tensor([[1, 2]]), torch.tensor([[1, 3]])):
+        hashes.add(weights_hash(packed))
+    assert len(hashes) == 2
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_neox", "qwen3_next", "cohere2"])
+def test_a_model_that_was_saved_is_the_same_model(family, tmp_path):
+    model = families.build(family)
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path, attn_implementation="eager")
+    again.config.use_cache, again.config.pad_token_id = False, 0
+    assert config_hash(again.config) == config_hash(model.config) and weights_hash(again) == weights_hash(model)
+
+
+def test_frequencies_that_follow_the_length_do_not_make_another_model():
+    model = families.build(
+        "llama", rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=1e4), max_position_embeddings=16
+    )
+    expected = weights_hash(model)
+    model(families.tokens(40))
+    assert weights_hash(model) == expected
+
+
+def test_models_of_equal_weights_and_another_rotation_are_told_apart(tmp_path):
+    model = families.build("llama")
+    other = families.build("llama", rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=1e4))
+    other.load_state_dict(model.state_dict())
+    profile(IDS, model, checkpoint=tmp_path)
+    with pytest.raises(ResultsError, match="begun with another config"):
+        profile(IDS, other, checkpoint=tmp_path)
 
 
 def test_a_profile_of_possym_0_1_is_read(tmp_path):
@@ -237,7 +311,14 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     (other / "chapter.txt").write_text("years of work")
     with pytest.raises(ResultsError, match="no profile in the making"):
         profile(IDS, checkpoint=other)
-    next(path for path in folder.iterdir() if path.is_dir()).joinpath("heads.parquet").write_bytes(b"cut")
+    heads = next(path for path in folder.iterdir() if path.is_dir()) / "heads.parquet"
+    table = scoring.pd.read_parquet(heads)
+    table.assign(positional=0.5).to_parquet(heads)
+    with pytest.raises(ResultsError, match="heads.parquet was changed.*delete it"):
+        profile(IDS, checkpoint=folder)
+    (heads.parent / "sha256.json").unlink()  # a part of an early possym
+    assert (profile(IDS, checkpoint=folder).heads.positional == 0.5).all()
+    heads.write_bytes(b"cut")
     with pytest.raises(ResultsError, match="delete it"):
         profile(IDS, checkpoint=folder)
 
