@@ -171,7 +171,7 @@ def percent_interval(*estimates: Estimate) -> str:
     """Return the intervals of shares in words.
 
     >>> percent_interval(proportion(8, 8))
-    '68 % to 100 %'
+    '68% to 100%'
     """
     return " and ".join(f"{estimate.low:.0%} to {estimate.high:.0%}" for estimate in estimates)
 

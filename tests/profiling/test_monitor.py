@@ -514,6 +514,7 @@ def test_the_decoder_is_taken_out_of_wrappers(one_process, wrap):
 
 
 def test_scoring_compiles_nothing_anew(tmp_path):
+    torch.compiler.reset()  # a function that other tests had compiled too often is compiled no more
     compiled = []
 
     def backend(graph, inputs):

@@ -8,7 +8,7 @@ import math
 import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, dynamic_title
+from possym.charts import CATEGORIES, INK, NEUTRAL, dynamic_title, percent
 from possym.errors import InputError
 from possym.experiments.generalization.charts import TASKS, TICKS, length_axis, task_color
 from possym.experiments.learning_dynamics.summaries import over_seeds
@@ -109,7 +109,7 @@ def ratios_by_level_chart(ratios: pd.DataFrame, factor: float) -> alt.LayerChart
         factor: how far off the ratio may be.
     """
     data = ratios[ratios["fall"] > 0].round(3)
-    data = data.assign(row=[f"{row.task}, {row.level:.0%}" for row in data.itertuples()])
+    data = data.assign(row=[f"{row.task}, {percent(row.level)}" for row in data.itertuples()])
     off = data["median"].map(lambda ratio: max(ratio, 1 / ratio)).groupby(data["task"], sort=False).max()
     words = " and ".join(f"×{off[task]:.2f} ({task})" for task in TASKS if task in off)
     rows = alt.Y("row:N", title="Task and level of accuracy", sort=None)

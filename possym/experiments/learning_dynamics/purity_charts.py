@@ -4,7 +4,6 @@ import altair as alt
 import pandas as pd
 
 from possym.charts import CATEGORIES, INK, kind_color
-from possym.errors import InputError
 from possym.experiments.learning_dynamics.summaries import converged_steps, over_seeds, purity_steps, require_columns
 
 TASK_COLORS = dict(zip(("number", "letter"), CATEGORIES, strict=False))
@@ -20,19 +19,19 @@ def learning_against_purity(
         gamma, level, share: as in `possym.experiments.learning_dynamics.summaries.learning_with_purity`.
 
     Raises:
-        InputError: a column is missing, or no seed has both steps.
+        InputError: a column is missing.
     """
     runs = converged_steps(accuracy, level).rename(columns={"step": "learnt"})
     runs = runs.merge(purity_steps(heads, share).query("gamma == @gamma"), on=["task", "seed"])
     both = runs.dropna(subset=["learnt", "step"])
-    if both.empty:
-        raise InputError(f"no seed has both converged at {level:g} and pure heads at γ = {gamma:g}: give other values")
     before = int((both["step"] <= both["learnt"]).sum())
     title = (
         f"In {before} of {len(both)} models {share:.0%} of the pure heads are pure by the step since which accuracy "
         f"stays at {level:.0%}"
+        if len(both)
+        else f"No model has both pure heads and an accuracy that stays at {level:.0%}"
     )
-    highest = float(both[["learnt", "step"]].max().max())
+    highest = float(both[["learnt", "step"]].max().max()) if len(both) else 1.0
     line = alt.Chart(pd.DataFrame({"at": [0.0, highest]})).mark_line(color=INK, strokeDash=[4, 4], opacity=0.5)
     marks = (
         alt.Chart(both)

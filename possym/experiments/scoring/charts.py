@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from possym.charts import CATEGORIES, INK, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, kind_color
+from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, kind_color
 from possym.ensembles.last_token import attention
 from possym.errors import InputError
 from possym.scores import check_relocated, swap_scores
@@ -304,7 +304,9 @@ def temperature_curve(heads: Mapping[str, tuple[Tensor, Tensor]], temperatures: 
             .axis(format="~e", tickCount=6),
             y=alt.Y("score:Q", title="Score").scale(domain=[0, 1]),
             color=kind_color().scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC]),
-            strokeDash=alt.StrokeDash("kind:N", legend=None).scale(domain=list(KINDS), range=[[1, 0], [5, 3], [2, 2]]),
+            strokeDash=alt.StrokeDash("kind:N", title=None).scale(
+                domain=["positional", "symbolic"], range=[[1, 0], [5, 3]]
+            ),
             tooltip=["head:N", "kind:N", "temperature:Q", alt.Tooltip("score:Q", format=".3f")],
         )
     )
@@ -342,7 +344,9 @@ def plane_profile(planes: pd.DataFrame, title: str) -> alt.VConcatChart:
             x=axis,
             y=alt.Y("score:Q", title="Score").scale(domain=[0, 1]),
             color=kind_color().scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC]),
-            strokeDash=alt.StrokeDash("kind:N", legend=None).scale(domain=list(KINDS), range=[[1, 0], [5, 3], [2, 2]]),
+            strokeDash=alt.StrokeDash("kind:N", title=None).scale(
+                domain=["positional", "symbolic"], range=[[1, 0], [5, 3]]
+            ),
             tooltip=["frequency_id:Q", "kind:N", alt.Tooltip("score:Q", format=".3f")],
         )
         .properties(height=170)
@@ -426,9 +430,9 @@ def sink_chart(cells: pd.DataFrame, chosen: tuple[str, float]) -> alt.FacetChart
             color=alt.Color("name:N", title="Weight of a swap", sort=names)
             .scale(domain=names, range=[CATEGORIES[0], CATEGORIES[0], CATEGORIES[2]][: len(names)])
             .legend(orient="bottom"),
-            strokeDash=alt.StrokeDash("name:N", legend=None).scale(
-                domain=names, range=[[2, 2], [5, 3], [1, 0]][: len(names)]
-            ),
+            strokeDash=alt.StrokeDash("name:N", title="Weight of a swap", sort=names)
+            .scale(domain=names, range=[[2, 2], [5, 3], [1, 0]][: len(names)])
+            .legend(orient="bottom"),
             tooltip=["name:N", "keys:Q", "sink:O", alt.Tooltip("symbolic:Q", format=".3f"), "effective:Q"],
         )
         .properties(height=200)

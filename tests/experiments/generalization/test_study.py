@@ -157,7 +157,7 @@ def test_an_interrupted_study_ends_with_the_same_result(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(study, "repairs", stop)
+        patch.setattr(study, "measure_repairs", stop)
         with pytest.raises(KeyboardInterrupt):
             study.run(TINY)
     done = sorted(path.name for path in study.checkpoint_folder(study.NAME, TINY).glob("*.json"))
