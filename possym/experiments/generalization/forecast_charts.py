@@ -8,7 +8,8 @@ import math
 import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, dynamic_title, percent
+from possym.charts import CATEGORIES, INK, NEUTRAL, dynamic_title
+from possym.charts.typography import percent
 from possym.errors import InputError
 from possym.experiments.generalization.charts import TASKS, TICKS, length_axis, task_color
 from possym.experiments.learning_dynamics.summaries import over_seeds
