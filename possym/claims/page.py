@@ -49,6 +49,8 @@ SCRIPT = """
       rows.find((row) => "#" + row.id === location.hash)?.scrollIntoView(); // it may have been hidden
     });
     form.hidden = false;
+    // A row that an address leads to stops below the filters, whose lines depend on the width.
+    new ResizeObserver(() => root.style.setProperty("--filters", `${form.offsetHeight}px`)).observe(form);
     fromAddress();
   }
 })();
