@@ -11,6 +11,7 @@ from possym.experiments.claim import (
     NO_INTERVAL,
     OWN,
     SEED_RANGE,
+    UNTESTABLE,
     VERDICTS,
     Claim,
     Measurement,
@@ -186,6 +187,8 @@ def pointer_doubling(study: Study) -> Measurement:
     """Measure in how many models of each task more hops than layers are behind most of the longest paths."""
     shares = {task: hops_ahead(study, task) for task in TASKS}
     shares = {task: values for task, values in shares.items() if len(values)}
+    if not shares:
+        return Measurement(f"no model has heads by which a {HOPS}-hop path could be followed", "", UNTESTABLE)
     doubling = {task: int((values >= 0.5).sum()) for task, values in shares.items()}
     found = [proportion(doubling[task], len(values)) for task, values in shares.items()]
     words = "; ".join(

@@ -148,3 +148,9 @@ def test_the_task_that_doubles_less_decides():
     assert row["verdict"] == "does not hold"
     assert row["measured"].startswith("number task: in 0 of 8 models; ")
     assert "; letter task: in 8 of 8 models; " in row["measured"]
+
+
+def test_a_run_without_paths_to_follow_is_not_testable():
+    made = study()
+    made.tables["left"] = made.tables["left"][made.tables["left"]["left"] > 4]
+    assert claims.ledger(CHAPTER, {"mechanism": made}).loc["pointer-doubling", "verdict"] == "not testable here"
