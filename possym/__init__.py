@@ -46,6 +46,7 @@ __all__ = [
     "profiling",
     "results",
     "rope",
+    "rope_audit",
     "scores",
     "sweeps",
     "tasks",
@@ -57,6 +58,8 @@ def __getattr__(name: str):
     # Loaded on first use: torch and pandas take a second, and errors alone need neither.
     if name in ("Profile", "profile"):
         return getattr(import_module("possym.profiling"), name)
+    if name == "rope_audit":
+        return import_module("possym.capture").rope_audit
     if name in __all__:  # a room
         return import_module(f"possym.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,7 @@
 - `Capture.run(tokens, visit)` runs the model once and hands each layer's `LayerInputs` to ``visit`` while the pass
   goes on, so that memory does not grow with the layers; small layers that are alike can come together.
 - `LayerInputs.relocated_logits` gives the logit of every key content at every key position.
+- `rope_audit` puts what was found beside what the model's configuration says.
 
 What is captured is handed on unchanged, under the model's own mask. A softcap counts where it is applied, which SDPA
 does not. How a model is listened to is in `possym.capture.hooks`, how a rotation is found in `possym.capture.probe` and
@@ -14,8 +15,9 @@ Keys are contents frozen where they were computed. In layer 0, relocating a key 
 the counterfactual that the papers' code uses too.
 """
 
+from possym.capture.audit import rope_audit
 from possym.capture.capture import TOGETHER, Capture
 from possym.capture.layer_inputs import LayerInputs
 from possym.capture.probe import Layer
 
-__all__ = ["TOGETHER", "Capture", "Layer", "LayerInputs"]
+__all__ = ["TOGETHER", "Capture", "Layer", "LayerInputs", "rope_audit"]
