@@ -48,6 +48,7 @@ __all__ = [
     "rope",
     "rope_audit",
     "scores",
+    "scores_from",
     "sweeps",
     "tasks",
     "theory",
@@ -56,7 +57,7 @@ __all__ = [
 
 def __getattr__(name: str):
     # Loaded on first use: torch and pandas take a second, and errors alone need neither.
-    if name in ("Profile", "profile"):
+    if name in ("Profile", "profile", "scores_from"):
         return getattr(import_module("possym.profiling"), name)
     if name == "rope_audit":
         return import_module("possym.capture").rope_audit
