@@ -183,8 +183,18 @@
     document.querySelectorAll("figure.possym-chart").forEach(draw);
   }
 
+  // In JupyterLab a key pressed in a control moves the control, not the notebook's cells.
+  function keepKeys() {
+    const controls = "input, select, textarea, button, summary, [role=slider]";
+    const within = `:is(.possym-view, .jupyter-widgets) :is(${controls}):not([data-lm-suppress-shortcuts])`;
+    document.querySelectorAll(within).forEach((control) => { control.dataset.lmSuppressShortcuts = "true"; });
+  }
+
   window.possymCharts = { drawAll };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", drawAll);
   else drawAll();
-  if (!source) new MutationObserver(drawAll).observe(document.body, { childList: true, subtree: true });
+  if (!source) {
+    new MutationObserver(() => { drawAll(); keepKeys(); }).observe(document.body, { childList: true, subtree: true });
+    keepKeys();
+  }
 })();

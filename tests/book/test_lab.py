@@ -11,12 +11,16 @@ from possym.charts import widgets
 
 charts.enable()
 size = alt.param(name="size", value=40, bind=alt.binding_range(min=10, max=400, name="Size"))
-chart = alt.Chart(pd.DataFrame({"x": [1, 2]}), title="Two points").mark_point(size=alt.expr("size")).encode(x="x:Q")
-widgets.show(ipywidgets.interactive(lambda n: print("square", n * n), n=ipywidgets.IntSlider(3, 0, 9)))
-chart.add_params(size)
+shape = alt.param(name="shape", value="circle", bind=alt.binding_select(options=["circle", "square"], name="Shape"))
+mark = {"size": alt.expr("size"), "shape": alt.expr("shape")}
+chart = alt.Chart(pd.DataFrame({"x": [1, 2]}), title="Two points").mark_point(**mark).encode(x="x:Q")
+word = ipywidgets.Dropdown(options=["one", "two"])
+widgets.show(ipywidgets.interactive(lambda n, w: print("square", n * n, w), n=ipywidgets.IntSlider(3, 0, 9), w=word))
+chart.add_params(size, shape)
 """
 
 
+ACTIVE = "cells => cells.map(cell => cell.classList.contains('jp-mod-active'))"
 TABLE = """
 from possym import claims
 
@@ -54,9 +58,23 @@ def test_charts_and_widgets_answer_in_jupyterlab(lab, visit):
         page.wait_for_timeout(500)
         assert points.inner_html() != before
 
-        page.get_by_text("square 9", exact=True).wait_for()
+        at = page.locator(".jp-Cell").evaluate_all(ACTIVE)  # keys move what has the focus, and no cell of the notebook
+        for control in ("input[type=range]", "select"):
+            before, value = points.inner_html(), chart.locator(control).input_value()
+            chart.locator(control).focus()
+            page.keyboard.press("ArrowLeft" if control.startswith("input") else "ArrowDown")
+            page.wait_for_timeout(500)
+            assert chart.locator(control).input_value() != value
+            assert points.inner_html() != before
+            assert page.locator(".jp-Cell").evaluate_all(ACTIVE) == at
+
+        page.get_by_text("square 9 one", exact=True).wait_for()
         handle = page.locator(".jupyter-widgets .noUi-handle").first
         handle.focus()
         handle.press("ArrowRight")
-        page.get_by_text("square 16", exact=True).wait_for()
+        page.get_by_text("square 16 one", exact=True).wait_for()
+        page.locator(".jupyter-widgets select").focus()
+        page.keyboard.press("ArrowDown")
+        page.get_by_text("square 16 two", exact=True).wait_for()
+        assert page.locator(".jp-Cell").evaluate_all(ACTIVE) == at
         assert v.problems == []
