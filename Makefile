@@ -69,12 +69,14 @@ check: $(READY) ## style, imports between rooms, types: what takes a minute
 mutants: $(READY) ## change the code at random and count what the tests notice: ROOM=scores (standard: all, hours)
 	@python tests/mutants.py $(ROOM)
 
-lab: $(READY) ## open JupyterLab on the chapters
-	@echo "Opening JupyterLab (stop it with Ctrl-C)"
-	@JUPYTER_CONFIG_PATH="$(abspath $(HERE)_ext/jupyter)" JUPYTER_PREFER_ENV_PATH=1 \
-	  jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/chapters $(LAB_FLAGS)
+lab: $(READY) ## open JupyterLab on working copies of the chapters, in _build/lab
+	@python "$(HERE)_ext/lab_copies.py" "$(BUILD)/lab"
+	@echo "Opening JupyterLab on $(BUILD)/lab; the chapters themselves stay as they are (stop it with Ctrl-C)"
+	@PYTHONPATH="$(or $(HERE),$(CURDIR))$${PYTHONPATH:+:$$PYTHONPATH}" \
+	  JUPYTER_CONFIG_PATH="$(abspath $(HERE)_ext/jupyter)" JUPYTER_PREFER_ENV_PATH=1 \
+	  jupyter lab --ServerApp.root_dir="$$(cd "$(BUILD)/lab" && pwd)" --LabApp.default_url=/lab/tree/chapters $(LAB_FLAGS)
 
-clean: ## delete what was built, keep .venv and results
+clean: ## delete what was built, the working copies of make lab too; keep .venv and results
 	@echo "Deleting _build and .snakemake"
 	@rm -rf _build .snakemake
 

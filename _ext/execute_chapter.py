@@ -28,6 +28,8 @@ from papermill.exceptions import PapermillExecutionError
 from possym.errors import ConfigError
 from possym.results.files import scratch
 
+STANDARD = {"device": "'auto'", "seed": "0"}  # as every chapter's own cell of parameters has them
+
 
 def execute(chapter: Path, notebook: Path, standard: dict[str, Any], more: dict[str, Any]) -> None:
     """Run ``chapter`` in the current folder and write ``notebook`` in one step.
@@ -63,6 +65,18 @@ def parameter_names(notebook: Path) -> list[str] | None:
     return None
 
 
+def changed_parameters(chapter: Path) -> str:
+    """What the chapter's own cell of parameters says that no committed chapter does, such as ``seed = 5``; often ""."""
+    for cell in jupytext.read(chapter).cells:
+        if "parameters" in cell.metadata.get("tags", []):
+            lines = [node for node in ast.parse(cell.source).body if isinstance(node, ast.Assign)]
+            own = {ast.unparse(node.targets[0]): ast.unparse(node.value) for node in lines}
+            return ", ".join(
+                f"{name} = {own[name]}" for name in STANDARD if own.get(name, STANDARD[name]) != STANDARD[name]
+            )
+    return ""
+
+
 def prepare_for_page(notebook: nbformat.NotebookNode) -> None:
     """Fold the parameters, hide the injected ones, and drop what papermill and widgets left behind."""
     notebook.metadata.pop("papermill", None)
@@ -83,7 +97,10 @@ def report(chapter: Path, error: PapermillExecutionError) -> str:
     """Chapter, cell, its source and the traceback."""
     first, *rest = error.source.strip().splitlines() or [""]
     where = f"{chapter} failed in the cell that begins {first + (' ...' if rest else '')!r}"
-    return "\n".join(["", error.source.rstrip(), "", *error.traceback, "", f"{where}: {error.ename}: {error.evalue}"])
+    said = [f"{where}: {error.ename}: {error.evalue}"]
+    if changed := changed_parameters(chapter):
+        said.append(f"{chapter}: the chapter's own parameters cell says {changed}")
+    return "\n".join(["", error.source.rstrip(), "", *error.traceback, "", *said])
 
 
 def main() -> int:

@@ -108,3 +108,13 @@ def test_chapters_run_in_the_kernel_of_this_environment(tmp_path, book):
     assert result.returncode == 0, result.stderr
     printed = nbformat.read(folder / "one.ipynb", as_version=4).cells[-1].outputs[0].text.strip()
     assert Path(printed).parent == Path(sys.executable).parent
+
+
+def test_a_chapter_that_fails_says_what_its_own_parameters_cell_changed(book):
+    folder = book(one="raise ValueError(seed)")
+    chapter = folder / "chapters/one.md"
+    chapter.write_text(chapter.read_text().replace('compute = "stored"\n', 'compute = "stored"\nseed = 5\n'))
+    command = [sys.executable, str(ROOT / "_ext/execute_chapter.py"), "chapters/one.md", "one.ipynb"]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "chapters/one.md: the chapter's own parameters cell says seed = 5\n" in result.stderr

@@ -1,7 +1,12 @@
 """A chapter in a real JupyterLab, without a network: charts are drawn and their sliders and widgets answer."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.book
 
 CHAPTER = """
@@ -41,11 +46,14 @@ def test_what_holds_leads_to_the_ledger_in_jupyterlab(book, start_lab, visit):
 
 @pytest.fixture
 def lab(book, start_lab):
-    with start_lab(book(one=CHAPTER)) as address:
-        yield address
+    folder = book(one=CHAPTER)
+    with start_lab(folder) as address:
+        yield address, folder
 
 
-def test_charts_and_widgets_answer_in_jupyterlab(lab, visit):
+def test_charts_and_widgets_answer_in_jupyterlab_which_writes_into_no_chapter(lab, visit):
+    lab, folder = lab
+    page_of_book = (folder / "chapters/one.md").read_bytes()
     with visit() as v:
         page = v.page
         v.run_in_lab(lab, "one")
@@ -78,3 +86,36 @@ def test_charts_and_widgets_answer_in_jupyterlab(lab, visit):
         page.get_by_text("square 16 two", exact=True).wait_for()
         assert page.locator(".jp-Cell").evaluate_all(ACTIVE) == at
         assert v.problems == []
+
+        page.locator(".jp-CodeCell .jp-InputPrompt").first.click()
+        page.keyboard.press("Control+S")
+        for _ in range(100):
+            if (notebook := folder / "_build/lab/chapters/one.ipynb").exists():
+                break
+            page.wait_for_timeout(100)
+        assert "square" in notebook.read_text()
+        assert (folder / "chapters/one.md").read_bytes() == page_of_book
+        v.open(f"{lab}/lab/tree/chapters/one.md?token=secret&reset")  # what it showed is there without running it again
+        page.locator("figure.possym-chart").wait_for(timeout=60_000)
+
+
+def test_a_working_copy_follows_its_page_until_it_is_edited(book):
+    folder = book(one="1 + 1")
+    command = [sys.executable, str(ROOT / "_ext/lab_copies.py"), "_build/lab"]
+    copy = folder / "_build/lab/chapters/one.md"
+
+    def call() -> str:
+        return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+    assert call() == ""
+    page = folder / "chapters/one.md"
+    page.write_text(page.read_text().replace("1 + 1", "2 + 2"))
+    assert call() == ""
+    assert copy.read_text() == page.read_text()
+    copy.write_text(copy.read_text().replace("2 + 2", "3 + 3"))
+    page.write_text(page.read_text().replace("2 + 2", "4 + 4"))
+    assert call().startswith("Kept as you edited it: _build/lab/chapters/one.md")
+    assert "3 + 3" in copy.read_text()
+    copy.unlink()
+    assert call() == ""
+    assert copy.read_text() == page.read_text()
