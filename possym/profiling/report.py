@@ -1,0 +1,168 @@
+"""A profile as one HTML file to hand to a colleague: charts, coverage, settings, and what the scores mean."""
+
+import json
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from possym.capture import Capture
+from possym.errors import InputError, require_type
+from possym.profiling.profile import Profile, counted
+from possym.results import atomic_write
+
+SHOWN = ("positional", "symbolic", "entropy", "purity", "attention_moved", "attention_first")
+MOST_HEADS, MOST_PROMPTS, MOST_TOKENS = 12, 3, 64  # of the token view: half a megabyte at most
+CITE = (
+    "The possym authors. possym: positional and symbolic attention heads in RoPE transformers, version {version}, "
+    "2026.",
+    "Urrutia, Salas, Kozachinskiy, Buc Calderon, Pasten, Rojas. Decoupling Positional and Symbolic Attention Behavior "
+    "in Transformers. arXiv:2511.11579, 2025.",
+    "Urrutia, Alegría, Sanchez Macias, Salas, Calderon, Rojas. Positional versus Symbolic Attention Heads: Learning "
+    "Dynamics, RoPE Geometry, and Length Generalization. arXiv:2605.31558, 2026.",
+)
+
+
+def write_report(
+    profile: Profile,
+    path: str | os.PathLike,
+    *,
+    model: nn.Module | None = None,
+    tokenizer: Any = None,
+    title: str | None = None,
+) -> Path:
+    """Write a profile as one HTML file that needs nothing else, whole or not at all.
+
+    Args:
+        profile: what `possym.profile` returned.
+        path: the file; one that is there is replaced.
+        model: the profiled model, for the token view: the last token's attention and what it becomes when two tokens
+            change places, for the 12 heads with the highest scores and 3 prompts of at most 64 tokens.
+        tokenizer: spells the tokens of the token view; ids are shown without one.
+        title: the page's title; the model's name without one.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        InputError: arguments of other types.
+        ResultsError: the file cannot be written.
+
+    >>> import tempfile, possym
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+    ...                      num_attention_heads=4, num_key_value_heads=2)
+    >>> model = LlamaForCausalLM(config)
+    >>> found = possym.profile(model, [[3, 14, 15, 9, 2]], progress=False)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report(found, f"{folder}/report.html", model=model).name
+    'report.html'
+    """
+    require_type(profile, Profile, "profile")
+    require_type(path, (str, os.PathLike), "path")
+    require_type(title, (str, type(None)), "title")
+    require_type(model, (nn.Module, type(None)), "model")
+    if tokenizer is not None and not hasattr(tokenizer, "convert_ids_to_tokens"):
+        raise InputError(f"tokenizer is a {type(tokenizer).__name__}: give the model's tokenizer")
+    page = files("possym.profiling").joinpath("report.html").read_text(encoding="utf-8")
+    text = json.dumps(contents(profile, model, tokenizer, title), separators=(",", ":"), allow_nan=False)
+    path = Path(os.path.expanduser(path))
+    with atomic_write(path) as new:
+        # A "<" in a prompt would end the script that holds the data.
+        new.write_text(page.replace("POSSYM_DATA", text.replace("<", "\\u003c")), encoding="utf-8")
+    return path
+
+
+def contents(profile: Profile, model: nn.Module | None, tokenizer: Any, title: str | None) -> dict[str, Any]:
+    """Return what the page shows, as JSON has it."""
+    summary = profile.summary()
+    keys = [name for name in ("layer", "pass", "head") if name in summary]
+    heads = [
+        {name: int(row[name]) for name in keys} | {name: number(row[name]) for name in SHOWN}
+        for row in summary.to_dict("records")
+    ]
+    strongest = summary[["positional", "symbolic"]].max(axis=1).where(summary.attention_moved >= 0.05, -1.0)
+    order = strongest.sort_values(ascending=False, kind="stable").index.tolist()
+    views, rows = ([], {}) if model is None else token_views(profile, model, tokenizer, summary, order[:MOST_HEADS])
+    lengths = profile.prompts.tokens
+    settings = profile.settings
+    return {
+        "title": title or f"Attention heads of {settings['model']}",
+        "about": f"{counted(len(heads), 'head')} of {settings['model']}, means over "
+        f"{counted(profile.prompts.prompt.nunique(), 'prompt')} of {lengths.min()} to {lengths.max()} tokens.",
+        "heads": heads,
+        "first": order[0],
+        "has_frequencies": len(profile.frequencies) > 0,
+        "frequencies": by_frequency(profile.frequencies, summary, keys),
+        "views": views,
+        "rows": rows,
+        "no_view": "Not in this file: write the report with model= and prompts of at most 64 tokens to see it here.",
+        "coverage": {
+            "columns": list(profile.coverage),
+            "rows": [[str(value) for value in row] for row in profile.coverage.itertuples(index=False)],
+        },
+        "settings": [[name, str(value)] for name, value in settings.items()],
+        "cite": [line.format(version=settings.get("possym", "")) for line in CITE],
+    }
+
+
+def by_frequency(table: pd.DataFrame, summary: pd.DataFrame, keys: list[str]) -> list[dict | None]:
+    """Return the mean scores by frequency ID of each head of a summary, None for a head without planes."""
+    if table.empty:
+        return [None] * len(summary)
+    means = table.groupby([*keys, "frequency_id"])[["positional", "symbolic"]].mean()
+    groups = dict(iter(means.groupby(level=keys)))
+    found = [groups.get(tuple(row)) for row in summary[keys].itertuples(index=False)]
+    return [
+        None if one is None else {score: [number(value) for value in one[score]] for score in one.columns}
+        for one in found
+    ]
+
+
+def token_views(
+    profile: Profile, model: nn.Module, tokenizer: Any, summary: pd.DataFrame, chosen: list[int]
+) -> tuple[list[dict], dict[str, dict]]:
+    """Return some prompts, and of some heads the logit of every token at every place, by ``prompt:head``."""
+    capture, views, rows = Capture(model), [], {}
+    if "pass" in summary:  # a layer that runs several times has several logits
+        return [], {}
+    short = [ids for ids in profile.inputs[["prompt", "token_ids"]].itertuples(index=False) if 3 <= len(ids[1])]
+    short = [one for one in short if len(one[1]) <= MOST_TOKENS][:MOST_PROMPTS]
+    for view, (prompt, ids) in enumerate(short):
+        spelt = [str(one) for one in (ids if tokenizer is None else tokenizer.convert_ids_to_tokens(ids))]
+        if tokenizer is not None:
+            spelt = [tokenizer.decode([one]) or raw for one, raw in zip(ids, spelt, strict=True)]
+        for layer in sorted(set(summary.layer[chosen])):
+            wanted = [at for at in chosen if summary.layer[at] == layer]
+
+            def visit(inputs, wanted=wanted, view=view) -> None:
+                for at in wanted:
+                    one = slice(int(summary["head"][at]), int(summary["head"][at]) + 1)
+                    rows[f"{view}:{at}"] = {
+                        "relocated": rounded(inputs.relocated_logits(one)[0, 0]),
+                        "extra": rounded(inputs.extra_logits(one)[0, 0]),
+                        "moved": inputs.moved.tolist(),
+                        "unmoved": inputs.unmoved.tolist(),
+                    }
+
+            capture.run(torch.tensor(ids), visit, layers=[int(layer)])
+        views.append({"prompt": int(prompt), "tokens": spelt})
+    return views, rows
+
+
+def rounded(logits: torch.Tensor) -> list:
+    """Return logits to four digits after the point."""
+    return [rounded(row) if row.ndim else round(row.item(), 4) for row in logits]
+
+
+def number(value: Any) -> float | None:
+    """Return a number to five digits after the point, None for NaN.
+
+    >>> number(0.1234567), number(float("nan"))
+    (0.12346, None)
+    """
+    return None if pd.isna(value) else round(float(value), 5)
