@@ -4,12 +4,14 @@
   prompt; `possym.profiling.profile.Profile` holds the tables, prints, draws, saves, loads and concatenates.
 - `possym.profiling.prompts` reads what users give, `possym.profiling.scoring` runs it and collects the scores.
 - `possym.profiling.arrays.scores_from` scores one's own queries and keys, from any program.
+- `possym.profiling.compare.compare` says what changed from one profile to another of the same prompts.
 - `possym.profiling.monitor` scores heads while a model trains.
 
 Prompts are never padded: those of one length run together, the rest one after the other.
 """
 
 from possym.profiling.arrays import scores_from
+from possym.profiling.compare import Comparison, compare
 from possym.profiling.profile import Profile, profile
 
-__all__ = ["Profile", "profile", "scores_from"]
+__all__ = ["Comparison", "Profile", "compare", "profile", "scores_from"]

@@ -78,16 +78,23 @@ class Profile:
         Raises:
             InputError: another ``by``.
         """
+        return summarize(self.rows_by(by), by, self.settings["gamma"])
+
+    def rows_by(self, by: str) -> pd.DataFrame:
+        """Return `heads`, or with ``"key_head"`` the means over the query heads that share a head of keys.
+
+        Raises:
+            InputError: another ``by``.
+        """
         if by not in ("head", "key_head"):
             raise InputError(f"by = {by!r}: give 'head' or 'key_head'")
-        table = self.heads
-        if by == "key_head":
-            sizes = self.coverage.set_index("layer")
-            shared = table.layer.map(sizes["heads"] // sizes["key_heads"]).astype("int64")
-            table = table.assign(key_head=table["head"] // shared)
-            keys = [name for name in ("prompt", "query", "layer", "pass", "key_head") if name in table]
-            table = table.groupby(keys, as_index=False)[list(MEANS)].mean()
-        return summarize(table, by, self.settings["gamma"])
+        if by == "head":
+            return self.heads
+        sizes = self.coverage.set_index("layer")
+        shared = self.heads.layer.map(sizes["heads"] // sizes["key_heads"]).astype("int64")
+        table = self.heads.assign(key_head=self.heads["head"] // shared)
+        keys = [name for name in ("prompt", "query", "layer", "pass", "key_head") if name in table]
+        return table.groupby(keys, as_index=False)[list(MEANS)].mean()
 
     def correlation(self) -> float:
         """Return Pearson's r between the mean positional and symbolic scores over heads, NaN for fewer than two."""
