@@ -14,6 +14,7 @@ import vl_convert
 from possym.charts.typography import typeset
 
 _STILL_WIDTH = 640
+_STILL_SIZE = re.compile(r'width="[\d.]+" height="[\d.]+"')
 
 
 def _render(spec: dict, **_) -> dict[str, str]:
@@ -35,10 +36,12 @@ def _render(spec: dict, **_) -> dict[str, str]:
     description = spec["description"] = typeset(
         spec.get("description") or words["text"] or "Chart without a description"
     )
+    still = _still(spec)
+    size = _STILL_SIZE.search(still)[0]
     html = (
         f'<figure class="possym-chart">{_caption(**words)}<div class="possym-view">'
-        f'<img class="possym-still" alt="{escape(description)}" '
-        f'src="data:image/svg+xml;base64,{base64.b64encode(_still(spec).encode()).decode()}"></div>'
+        f'<img class="possym-still" {size} alt="{escape(description)}" '
+        f'src="data:image/svg+xml;base64,{base64.b64encode(still.encode()).decode()}"></div>'
         f'<script type="application/json">{_script_json(spec)}</script></figure>'
     )
     return {"text/html": html, "text/plain": description}

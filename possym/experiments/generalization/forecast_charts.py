@@ -34,7 +34,9 @@ def forecast_curves(accuracy: pd.DataFrame, forecast: pd.DataFrame) -> alt.Layer
             x=length_axis(),
             y=alt.Y("median:Q", title="Accuracy").scale(domain=[0, 1]),
             color=task_color(),
-            strokeDash=alt.StrokeDash("source:N", title=None).scale(domain=names, range=[[1, 0], [5, 4]]),
+            strokeDash=alt.StrokeDash("source:N", title=None)
+            .scale(domain=names, range=[[1, 0], [5, 4]])
+            .legend(symbolType="stroke"),
             tooltip=["task:N", "source:N", "length:Q", "median:Q", "low:Q", "high:Q"],
         )
     )

@@ -13,7 +13,6 @@ from possym.experiments.learning_dynamics.summaries import (
     kinds,
     learnt_medians,
     learnt_steps,
-    normalised_entropy,
     over_seeds,
     require_columns,
     validation,
@@ -297,7 +296,7 @@ def runs(numbers: list[int]) -> str:
 def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     """Return the heads in the plane of their two scores, median over seeds; a slider scrubs through training.
 
-    A menu picks the task. The size of a mark is the head's entropy, scaled over its own training. The shaded corners
+    A menu picks the task. The size of a mark is the entropy of the head's attention in nats. The shaded corners
     are where a head is pure at γ = 0.1.
 
     Raises:
@@ -305,7 +304,7 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     """
     require_columns(scores, ["task", "seed", "step", "layer", "positional", "symbolic", "entropy"])
     tasks = [task for task in TASKS if task in set(scores["task"])]
-    entropy = over_seeds(normalised_entropy(scores), ["task", "layer", "step"], "entropy")
+    entropy = over_seeds(scores, ["task", "layer", "step"], "entropy")
     plane = median_plane(scores).merge(
         entropy.rename(columns={"median": "entropy"})[["task", "layer", "step", "entropy"]],
         on=["task", "layer", "step"],
@@ -354,9 +353,9 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     dots = now.mark_point(filled=True, opacity=0.85, stroke=INK, strokeWidth=1).encode(
         **place,
         fill=alt.Fill("color:N", scale=None),
-        size=alt.Size("entropy:Q", title="Entropy, scaled per head")
-        .scale(domain=[0, 1], range=[50, 400])
-        .legend(values=[0, 0.5, 1], orient="bottom"),
+        size=alt.Size("entropy:Q", title="Entropy of attention (nats)")
+        .scale(domain=[0, round(float(plane["entropy"].max()), 1)], range=[50, 400])
+        .legend(tickCount=3, orient="bottom"),
         tooltip=["layer:O", "step:Q", *(alt.Tooltip(f"{name}:Q", format=".2f") for name in arrays[2:5])],
     )
     right = "datum.positional > 0.5"  # labels lean into the plane, so that none is cut at its edge

@@ -376,23 +376,6 @@ def kinds(scores: pd.DataFrame, gamma: float) -> np.ndarray:
     return purity(*(torch.tensor(scores[name].to_numpy(float)) for name in SIGNS), gamma=gamma).numpy()
 
 
-def normalised_entropy(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return ``scores`` with the entropy of every head scaled to 0…1 over its own training.
-
-    A head whose entropy never changes gets 0.
-
-    Source: 2605.31558, Fig. 2 (min-max normalised a layer).
-
-    >>> table = pd.DataFrame({"task": "letter", "seed": 0, "layer": 0, "step": [0, 1, 2], "entropy": [3.0, 1.0, 2.0]})
-    >>> normalised_entropy(table)["entropy"].tolist()
-    [1.0, 0.0, 0.5]
-    """
-    require_columns(scores, ["task", "seed", "layer", "entropy"])
-    groups = scores.groupby(["task", "seed", "layer"])["entropy"]
-    low, high = groups.transform("min"), groups.transform("max")
-    return scores.assign(entropy=((scores["entropy"] - low) / (high - low).where(high > low, 1.0)))
-
-
 def check_level(level: float, name: str = "level") -> None:
     """Raise an InputError unless a share is above 0 and at most 1."""
     if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level <= 1:

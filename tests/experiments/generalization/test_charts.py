@@ -181,8 +181,10 @@ def test_ratios_by_level_name_the_worst_median():
     is_complete(chart)
     svg = draw(chart)
     assert [(m["row"], m["median"]) for m in marks(svg, "point")] == [
-        ("number, 90%", "0.8"), ("number, 70%", "1.1"), ("letter, 90%", "1.05"),
-    ]  # fmt: skip
+        ("number, 90\N{NO-BREAK SPACE}%", "0.8"),
+        ("number, 70\N{NO-BREAK SPACE}%", "1.1"),
+        ("letter, 90\N{NO-BREAK SPACE}%", "1.05"),
+    ]
     assert any("×1.25 (number) and ×1.05 (letter)" in text for text in texts(svg))
 
 

@@ -8,7 +8,7 @@ from scipy import stats
 from possym.errors import InputError
 from possym.experiments.learning_dynamics import summaries as dynamics
 
-from .synthetic import STEPS, study
+from .synthetic import study
 
 
 @pytest.fixture(scope="module")
@@ -86,15 +86,6 @@ def test_passing_kinds_are_those_that_do_not_last():
     assert len(dynamics.passing_kinds(scores, gamma=0.04)) == 0
 
 
-def test_entropy_is_scaled_over_each_heads_own_training(made):
-    scaled = dynamics.normalised_entropy(made["scores"])
-    for _, head in scaled.groupby(["task", "seed", "layer"]):
-        assert (head["entropy"].min(), head["entropy"].max()) == (0, 1) and len(head) == len(STEPS)
-    raw = made["scores"].query("task == 'letter' and seed == 2 and layer == 3")
-    expected = (raw["entropy"] - raw["entropy"].min()) / (raw["entropy"].max() - raw["entropy"].min())
-    pd.testing.assert_series_equal(scaled.loc[raw.index, "entropy"], expected)
-
-
 def test_wrong_tables_are_refused():
     for call in [
         lambda table: dynamics.over_seeds(table, ["step"], "accuracy"),
@@ -102,7 +93,6 @@ def test_wrong_tables_are_refused():
         dynamics.best_steps,
         dynamics.final_accuracy,
         dynamics.pure_counts,
-        dynamics.normalised_entropy,
         dynamics.passing_kinds,
     ]:
         with pytest.raises(InputError, match="give a pandas DataFrame"):
