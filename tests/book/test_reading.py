@@ -126,6 +126,27 @@ def in_front(page, selector: str) -> bool:
     }""")
 
 
+@pytest.mark.parametrize("width", [390, 1440])
+def test_addresses_land_on_what_they_name(site, address, visit, width):
+    """Every tenth figure or table that the ledger leads to, within 4 px of the room that the page keeps above it."""
+    whole = Addresses((site / "ledger.html").read_text(encoding="utf-8"))
+    links = sorted(link for link in whole.links if re.match(r"chapters/.*#(figure|table)-", link))[::10]
+    assert len(links) >= 5
+    with visit(width) as v:
+        for link in links:
+            v.open(f"{address}/{link}").wait_for_formulas()
+            v.page.wait_for_timeout(700)  # charts near the target are drawn meanwhile
+            off = v.page.evaluate("""() => {
+              const target = document.getElementById(location.hash.slice(1)), root = document.documentElement;
+              const room = [[root, "scrollPaddingTop"], [target, "scrollMarginTop"]];
+              const kept = room.reduce((sum, [of, name]) => sum + (parseFloat(getComputedStyle(of)[name]) || 0), 0);
+              const left = root.scrollHeight - innerHeight - scrollY; // how far the page could still be scrolled
+              return Math.min(target.getBoundingClientRect().top - kept, left);
+            }""")
+            assert abs(off) <= 4, (link, off)
+        assert v.problems == []
+
+
 def test_every_row_of_what_holds_leads_to_the_ledger(site, ledger):
     whole = Addresses((site / "ledger.html").read_text(encoding="utf-8"))
     for chapter, rows in ledger.groupby("chapter"):
