@@ -10,7 +10,7 @@ with the length.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,14 +162,15 @@ class AttentionCall:
             session.replaying, session.current = None, before
         raise UnsupportedModelError(f"layer {self.layer}: asked again, the module attended in another way")
 
-    def attention(self) -> Tensor:
-        """Return the attention of every query (B, H, T, T) that logits, mask and sinks give, in float32."""
-        query, key = self.query.float(), self.key.float()
+    def attention(self, positions: Sequence[int] | None = None) -> Tensor:
+        """Return the attention of queries (B, H, Q, T), None for all, that logits, mask and sinks give, in float32."""
+        positions = list(range(self.query.shape[2]) if positions is None else positions)
+        query, key = self.query[:, :, positions].float(), self.key.float()
         key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
         logits = query @ key.mT * self.scale
         if self.options.get("softcap") is not None:
             logits = self.options["softcap"] * torch.tanh(logits / self.options["softcap"])
-        seen = torch.stack([self.visible(position) for position in range(query.shape[2])]).to(logits.device)
+        seen = torch.stack([self.visible(position) for position in positions]).to(logits.device)
         logits = logits.masked_fill(~seen, -torch.inf)
         if self.options.get("s_aux") is not None:
             sinks = self.options["s_aux"].float()[:, None, None].expand(*logits.shape[:-1], 1)

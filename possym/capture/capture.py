@@ -12,7 +12,7 @@ from possym.capture.attention_call import AttentionCall
 from possym.capture.hooks import attached
 from possym.capture.layer_inputs import LayerInputs, Reading, merge_layers, read_layer
 from possym.capture.model_state import attends, check_model, modules_of, plainly, settled
-from possym.capture.probe import PROBE_LENGTH, Layer, check_length, coverage, fingerprint, probe_layer
+from possym.capture.probe import PROBE_LENGTH, Layer, check_attention, check_length, coverage, fingerprint, probe_layer
 from possym.capture.rope_layout import distance
 from possym.errors import InputError, UnsupportedModelError, to_int
 
@@ -141,6 +141,7 @@ class Capture:
                 f"query = {query!r}: give a position among the {length} tokens (negative counts from the end)"
             )
         positions = [each % length for each in positions]
+        shape = tuple(tokens.shape)
         sound: list[tuple[list[int], Tensor]] = []
         waiting: dict[tuple, list[Reading]] = {}
 
@@ -160,6 +161,8 @@ class Capture:
             check_length(call, length, type(self.model).__name__)
             if layers is not None and call.layer not in layers:
                 return
+            if shape not in self.compared:
+                check_attention(call, self.layers[call.layer].factor, positions, type(self.model).__name__)
             one = read_layer(call, self.layers[call.layer], positions)
             waiting.setdefault(one.kind, []).append(one)
             numbers = sum(each.numbers for readings in waiting.values() for each in readings)

@@ -5,6 +5,7 @@
 - `fingerprint` says when a model must be asked again, `coverage` tells what was found, one row per layer.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -146,6 +147,29 @@ def attention_factor(call: AttentionCall, name: str) -> float:
         f"{name}: possym does not know its attention function ({call.module.config._attn_implementation!r}): {reason}. "
         "Load the model with attn_implementation='sdpa' or 'eager'"
     )
+
+
+def check_attention(call: AttentionCall, factor: float, positions: Sequence[int], model_name: str) -> None:
+    """Raise an UnsupportedModelError if the layer attends from ``positions`` in another way than the probe found.
+
+    Every head attends over values of its own, so that a difference in one head or at one key shows.
+    """
+    if call.again is None:
+        return
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(call.key.shape[1:], generator=generator).to(call.key).expand_as(call.key).contiguous()
+    own = call.again(call.query, call.key, values)[0].transpose(1, 2)[:, :, list(positions)].float()
+    if not own.isfinite().all():  # said, with its layer, after the pass
+        return
+    weights = replace(call, scale=call.scale * factor).attention(positions)
+    ours = weights @ values.float().repeat_interleave(weights.shape[1] // values.shape[1], 1)
+    tolerance = 1e-4 if call.query.dtype in (torch.float32, torch.float64) else 0.03
+    if own.shape != ours.shape or not distance(ours, own) <= tolerance:
+        raise UnsupportedModelError(
+            f"{model_name}, layer {call.layer}: on {call.key.shape[2]} tokens its attention function "
+            f"({call.module.config._attn_implementation!r}) attends otherwise than on the {PROBE_LENGTH} that it was "
+            "asked with. Load the model with attn_implementation='sdpa' or 'eager'"
+        )
 
 
 def share_layout(layout: RopeLayout, layers: dict[int, Layer], device: torch.device) -> RopeLayout:

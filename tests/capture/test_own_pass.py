@@ -133,6 +133,21 @@ def test_an_attention_that_is_another_is_refused_with_its_reason(register, funct
         Capture(model)
 
 
+def longer(module, query, key, value, mask, scaling=None, **options):
+    scaling = scaling / 2 if query.shape[2] > 16 else scaling
+    return thrice_by_hand(module, query, key, value, mask, scaling=scaling / 3, **options)
+
+
+def test_an_attention_that_changes_with_the_length_is_refused(register):
+    register(longer)
+    model, ids = families.build("llama"), families.tokens()
+    model.set_attn_implementation("longer")
+    capture = Capture(model)
+    capture.run(ids[:, :14], lambda inputs: None)
+    with pytest.raises(UnsupportedModelError, match=r"layer 0: on \d+ tokens .*'longer'"):
+        capture.run(ids, lambda inputs: None)
+
+
 @pytest.mark.parametrize("part, what", [("model", "hidden states"), ("whole", "logits")])
 def test_a_model_that_answers_otherwise_while_it_is_read_is_refused(part, what):
     model, ids = families.build("llama"), families.tokens()
