@@ -23,7 +23,8 @@ _probed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 class Capture:
     """Reads the queries and keys of a causal RoPE language model from transformers.
 
-    The model runs, and is scored, in the precision of its weights: `torch.autocast` is left out.
+    The model runs, and is scored, in the precision of its weights: `torch.autocast` is left out. A model that was
+    changed since, by a training step for instance, is asked again when it is run.
 
     Args:
         model: a transformers model with rotary attention; any dtype, any device, several devices too.
@@ -50,22 +51,30 @@ class Capture:
 
     def __init__(self, model: nn.Module):
         """Ask the model, or take what it answered earlier: a model whose parameters did not change is asked once."""
-        modules = modules_of(model)
-        check_model(model, modules)
         self.model = model
+        self.marks: tuple | None = None
+        self.ask()
+
+    def ask(self) -> None:
+        """Find out about the layers, unless that is known and no parameter, buffer or part has changed since."""
+        model, modules = self.model, modules_of(self.model)
+        check_model(model, modules)
+        marks = fingerprint(modules)
+        if marks == self.marks:
+            return
+        self.marks = None
         self.layers: dict[int, Layer] = {}
         embedding = model.get_input_embeddings()
         self.device = embedding.weight.device
         if self.device.type == "meta":
             self.device = torch.device(getattr(embedding._hf_hook, "execution_device", "cpu"))
-        marks = fingerprint(modules)
         self.compared: set[tuple] = set()
         # Sparse attention picks other keys in each prompt, so that prompts cannot share a mask.
         self.prompts_at_once = 1 if any("Indexer" in type(m).__name__ for m in modules) else None
         known = _probed.get(model)
         if known is not None and known[0] == marks:
             _, self.layers, coverage_before, self.compared = known
-            self.coverage = coverage_before.copy()
+            self.coverage, self.marks = coverage_before.copy(), marks
             return
         vocabulary = embedding.weight.shape[0]
         tokens = (torch.arange(PROBE_LENGTH, device=self.device) * 7919 + 11) % vocabulary
@@ -87,6 +96,7 @@ class Capture:
                 "ALiBi, or none). possym reads models with rotary position embedding (RoPE)"
             )
         _probed[model] = marks, self.layers, self.coverage.copy(), self.compared
+        self.marks = marks
 
     def run(
         self,
@@ -141,6 +151,7 @@ class Capture:
                 f"query = {query!r}: give a position among the {length} tokens (negative counts from the end)"
             )
         positions = [each % length for each in positions]
+        self.ask()
         shape = tuple(tokens.shape)
         sound: list[tuple[list[int], Tensor]] = []
         waiting: dict[tuple, list[Reading]] = {}

@@ -201,14 +201,16 @@ def check(call: AttentionCall, found: Layer, query: Tensor, key: Tensor, tables:
 
 
 def fingerprint(modules: list[nn.Module]) -> tuple:
-    """Return what changes when a model's parts, their attention, their position or their parameters change.
+    """Return what changes when a model's parts, their attention, their position, parameters or buffers change.
 
-    Vectors, such as gains that a probe copies, count with their values: an optimiser may change them unseen.
+    Vectors, such as gains and frequencies that a probe copies, count with their values: an optimiser may change them
+    unseen. Versions of buffers do not count: to put dynamic frequencies back moves them.
     """
     parameters = parameters_of(modules)
+    buffers = [b for module in modules for b in module._buffers.values() if b is not None]
     marks = tuple((p.data_ptr(), p.dtype, p.device, 0 if p.is_inference() else p._version) for p in parameters)
     vectors: dict[torch.device, list[Tensor]] = {}
-    for p in parameters:
+    for p in (*parameters, *buffers):
         if p.ndim == 1 and not p.is_meta:
             vectors.setdefault(p.device, []).append(p.detach())
     values = tuple(torch.cat(some).float().cpu().numpy().tobytes() for some in vectors.values())

@@ -545,6 +545,28 @@ def test_a_model_is_asked_again_only_when_it_changed():
     assert len(capture_module._probed) == gone - 1
 
 
+@pytest.mark.parametrize("family, what", [("llama", "inv_freq"), ("hunyuan_v1_dense", "layernorm")])
+def test_a_capture_kept_while_the_model_changes_reads_the_model_as_it_is_now(family, what):
+    """Speeds of frequencies, and gains after the rotation, are what the probe copied."""
+    model, tokens = families.build(family).bfloat16(), families.tokens(9)
+    kept = Capture(model)
+    kept.run(tokens, lambda inputs: None)
+    asked = kept.layers
+    kept.run(tokens, lambda inputs: None)
+    assert kept.layers is asked  # what did not change is not asked again
+    for name, x in (*model.named_parameters(), *model.named_buffers()):
+        if what in name and x.ndim == 1:
+            x.data.copy_(x.data.flip(0) * torch.linspace(0.5, 1.5, len(x)))
+    ours, fresh = [], []
+    kept.run(tokens, lambda inputs: ours.append(inputs.relocated_logits()))
+    capture_module._probed.clear()
+    again = Capture(model)
+    again.run(tokens, lambda inputs: fresh.append(inputs.relocated_logits()))
+    assert all(torch.equal(one, other) for one, other in zip(ours, fresh, strict=True))
+    for one, other in zip(kept.layers.values(), again.layers.values(), strict=True):
+        assert torch.equal(one.rope_layout.order, other.rope_layout.order)
+
+
 def test_layers_that_turn_alike_share_one_rotation_and_others_do_not():
     alike = Capture(families.build("llama")).layers
     assert alike[0].rope_layout is alike[1].rope_layout
@@ -576,7 +598,7 @@ def test_a_model_that_adds_tokens_of_its_own_is_refused():
     model.soft.data = model.soft.data[:0]
     capture = Capture(model)
     model.soft.data = torch.randn(2, model.config.hidden_size)
-    with pytest.raises(UnsupportedModelError, match="11 queries for 9 tokens"):
+    with pytest.raises(UnsupportedModelError, match="14 queries for 12 tokens"):
         capture.run(families.tokens(9), lambda inputs: None)
 
 
