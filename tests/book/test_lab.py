@@ -90,7 +90,8 @@ def test_charts_and_widgets_answer_in_jupyterlab_which_writes_into_no_chapter(la
         page.locator(".jp-CodeCell .jp-InputPrompt").first.click()
         page.keyboard.press("Control+S")
         for _ in range(100):
-            if (notebook := folder / "_build/lab/chapters/one.ipynb").exists():
+            notebook = folder / "_build/lab/chapters/one.ipynb"
+            if notebook.exists() and "square" in notebook.read_text():  # it is empty while it is being written
                 break
             page.wait_for_timeout(100)
         assert "square" in notebook.read_text()
