@@ -12,6 +12,7 @@ from torch import nn
 
 from possym.capture import Capture
 from possym.errors import InputError, require_type
+from possym.profiling.identity import weights_hash
 from possym.profiling.profile import Profile, counted
 from possym.results import atomic_write
 
@@ -49,7 +50,7 @@ def write_report(
         The file's path.
 
     Raises:
-        InputError: arguments of other types.
+        InputError: arguments of other types; ``model`` has other weights than the profiled one.
         ResultsError: the file cannot be written.
 
     >>> import tempfile, possym
@@ -68,6 +69,8 @@ def write_report(
     require_type(model, (nn.Module, type(None)), "model")
     if tokenizer is not None and not hasattr(tokenizer, "convert_ids_to_tokens"):
         raise InputError(f"tokenizer is a {type(tokenizer).__name__}: give the model's tokenizer")
+    if model is not None and weights_hash(model) != profile.settings.get("weights"):
+        raise InputError("model has other weights than the profiled one: give the model that the profile was made of")
     page = files("possym.profiling").joinpath("report.html").read_text(encoding="utf-8")
     text = json.dumps(contents(profile, model, tokenizer, title), separators=(",", ":"), allow_nan=False)
     path = Path(os.path.expanduser(path))
@@ -89,11 +92,12 @@ def contents(profile: Profile, model: nn.Module | None, tokenizer: Any, title: s
     order = strongest.sort_values(ascending=False, kind="stable").index.tolist()
     views, rows = ([], {}) if model is None else token_views(profile, model, tokenizer, summary, order[:MOST_HEADS])
     lengths = profile.prompts.tokens
+    span = str(lengths.min()) if lengths.nunique() == 1 else f"{lengths.min()} to {lengths.max()}"
     settings = profile.settings
     return {
         "title": title or f"Attention heads of {settings['model']}",
         "about": f"{counted(len(heads), 'head')} of {settings['model']}, means over "
-        f"{counted(profile.prompts.prompt.nunique(), 'prompt')} of {lengths.min()} to {lengths.max()} tokens.",
+        f"{counted(profile.prompts.prompt.nunique(), 'prompt')} of {span} tokens.",
         "heads": heads,
         "first": order[0],
         "has_frequencies": len(profile.frequencies) > 0,
@@ -103,7 +107,7 @@ def contents(profile: Profile, model: nn.Module | None, tokenizer: Any, title: s
         "no_view": "Not in this file: write the report with model= and prompts of at most 64 tokens to see it here.",
         "coverage": {
             "columns": list(profile.coverage),
-            "rows": [[str(value) for value in row] for row in profile.coverage.itertuples(index=False)],
+            "rows": [[in_words(value) for value in row] for row in profile.coverage.itertuples(index=False)],
         },
         "settings": [[name, str(value)] for name, value in settings.items()],
         "cite": [line.format(version=settings.get("possym", "")) for line in CITE],
@@ -152,6 +156,17 @@ def token_views(
             capture.run(torch.tensor(ids), visit, layers=[int(layer)])
         views.append({"prompt": int(prompt), "tokens": spelt})
     return views, rows
+
+
+def in_words(value: Any) -> str:
+    """Return a cell of a table as a reader sees it.
+
+    >>> in_words(float("nan")), in_words(2.4e-7), in_words(12), in_words("direct")
+    ('', '2.4e-07', '12', 'direct')
+    """
+    if pd.isna(value):
+        return ""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def rounded(logits: torch.Tensor) -> list:

@@ -71,3 +71,13 @@ def test_it_refuses_other_things(made, tmp_path):
         write_report("profile", tmp_path / "a.html")
     with pytest.raises(InputError, match="tokenizer"):
         write_report(made[2], tmp_path / "a.html", tokenizer="gpt2")
+
+
+def test_another_models_attention_is_not_shown(made, tmp_path):
+    model, _, found, _ = made
+    other = type(model).from_pretrained(model.config.name_or_path)
+    with torch.no_grad():
+        other.model.layers[0].self_attn.q_proj.weight[0, 0] += 1
+    with pytest.raises(InputError, match="other weights than the profiled one"):
+        write_report(found, tmp_path / "report.html", model=other)
+    assert not (tmp_path / "report.html").exists()
