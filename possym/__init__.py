@@ -36,6 +36,7 @@ __all__ = [
     "capture",
     "charts",
     "claims",
+    "command",
     "compare",
     "costs",
     "ensembles",
