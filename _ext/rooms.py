@@ -15,7 +15,9 @@ BLOCK = re.compile(r"(?<=^```mermaid\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 def imports() -> dict[str, set[str]]:
     """The rooms that each room imports from; the package's own front door, which loads them late, left out."""
     graph = grimp.build_graph("possym", cache_dir=None)
-    found: dict[str, set[str]] = {name.split(".")[1]: set() for name in graph.modules - {"possym.__main__"} if "." in name}
+    found: dict[str, set[str]] = {
+        name.split(".")[1]: set() for name in graph.modules - {"possym.__main__"} if "." in name
+    }
     for module in graph.modules - {"possym", "possym.__main__"}:
         room = module.split(".")[1]
         names = graph.find_modules_directly_imported_by(module) - {"possym"}

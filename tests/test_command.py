@@ -1,0 +1,137 @@
+"""The command line, as a user runs it: other processes, files in and out, exit statuses."""
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+import possym
+from possym.command import main
+from tests.profiling.test_profiling import WORDS, tokenizer
+
+PROMPTS = ["Alice likes red . Who likes red ? Bob", "the user likes blue . Which a likes green ? the user likes"]
+
+
+def run(*words, given=""):
+    command = [sys.executable, "-m", "possym", *map(str, words)]
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two checkpoints: one whole, one that claims a window which its layers do not have."""
+    path = tmp_path_factory.mktemp("command")
+    for name, extra in {"whole": {}, "wrong": dict(sliding_window=8)}.items():
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=len(WORDS), hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, **extra,
+        )  # fmt: skip
+        LlamaForCausalLM(config).save_pretrained(path / name)
+        tokenizer().save_pretrained(path / name)
+    return path
+
+
+@pytest.fixture(scope="module")
+def profiled(folder):
+    words = ("profile", folder / "whole", "--prompts", "-", "--out", folder / "a", "--hold", "first", "--json")
+    words += ("--query", "last", "--report", folder / "report.html")
+    return words, run(*words, given="\n\n".join(PROMPTS) + "\n")
+
+
+def test_a_profile_from_standard_input_is_that_of_the_library(folder, profiled):
+    done = profiled[1]
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    loaded = AutoModelForCausalLM.from_pretrained(folder / "whole", dtype=torch.float32).eval()
+    wanted = possym.profile(loaded, PROMPTS, tokenizer=tokenizer(), hold="first", progress=False).summary()
+    pd.testing.assert_frame_equal(pd.DataFrame(said["heads"]), wanted, check_dtype=False, atol=1e-6)
+    pd.testing.assert_frame_equal(possym.Profile.load(said["profile"]).summary(), wanted, atol=1e-6)
+    assert "Alice" in (folder / "report.html").read_text(encoding="utf-8")
+    assert "prompt/s" in done.stderr
+
+
+def test_the_same_command_goes_on_where_it_stopped(folder, profiled):
+    words, first = profiled
+    before = {path: path.stat().st_mtime_ns for path in (folder / "a/checkpoint").rglob("*")}
+    again = run(*words, given="\n".join(PROMPTS))
+    assert (again.returncode, again.stdout) == (0, first.stdout)
+    assert before == {path: path.stat().st_mtime_ns for path in (folder / "a/checkpoint").rglob("*")}
+    assert "| 0/2 [" in first.stderr and "| 2/2 [" in again.stderr and "| 0/2 [" not in again.stderr
+
+
+def test_compare_finds_what_differs(folder, profiled, capsys):
+    loaded = AutoModelForCausalLM.from_pretrained(folder / "whole", dtype=torch.float32).eval()
+    with torch.no_grad():
+        loaded.model.layers[1].self_attn.q_proj.weight[:8] *= 3  # head 0 of layer 1
+    possym.profile(loaded, PROMPTS, tokenizer=tokenizer(), hold="first", progress=False).save(folder / "b")
+    done = run("compare", folder / "a", folder / "b", "--json")
+    assert done.returncode == 0, done.stderr
+    heads = pd.DataFrame(json.loads(done.stdout)["heads"])
+    assert heads[heads.largest > 0][["layer", "head"]].values.tolist() == [[1, 0]]
+    assert main(["compare", str(folder / "a"), str(folder / "a"), "--fail"]) == 0
+    assert "0 heads changed" in capsys.readouterr().out
+    one = possym.Profile.load(folder / "b")
+    many = [possym.Profile.load(folder / "a/profile"), one]
+    for name, each in zip(("few", "more"), many, strict=True):
+        possym.Profile.concat([each] * 4).save(folder / name)
+    assert main(["compare", str(folder / "few"), str(folder / "more"), "--fail"]) == 1
+
+
+def test_audit_exits_with_1_where_the_configuration_claims_something_else(folder, capsys):
+    assert main(["audit", str(folder / "whole"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["differs"] is False
+    done = run("audit", folder / "wrong")
+    assert done.returncode == 1, done.stderr
+    assert "2 of 2 layers differ" in done.stdout and "window" in done.stdout
+
+
+def test_bad_input_is_one_line_and_2(folder, tmp_path, capsys):
+    done = run("profile", folder / "whole", "--prompts", tmp_path / "none.txt", "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and "cannot be read" in done.stderr
+    lines = {"empty.txt": " \n", "bad.jsonl": '"one"\n{"txt": 3}\n', "broken.jsonl": "{", "prompts.csv": "a"}
+    for name, text in lines.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "good.jsonl").write_text('"Alice likes red ."\n\n{"text": "Bob likes a ."}\n')
+    profile, good = ["profile", str(folder / "whole"), "--out", str(tmp_path / "out"), "--prompts"], "good.jsonl"
+    refused = [
+        (("empty.txt",), "holds no prompts"),
+        (("bad.jsonl",), "line 2"),
+        (("broken.jsonl",), "line 1 is no JSON"),
+        (("prompts.csv",), "give a .txt or .jsonl file"),
+        ((good, "--layers", "x"), "whole numbers"),
+        ((good, "--layers", "9"), "layers with attention"),
+        ((good, "--query", "x"), "whole numbers"),
+        ((good, "--out", str(tmp_path / good)), "it is a file"),
+    ]
+    for (name, *options), said in refused:
+        capsys.readouterr()
+        assert main([*profile, str(tmp_path / name), *options]) == 2, said
+        assert said in capsys.readouterr().err.splitlines()[-1]
+    assert main([*profile, str(tmp_path / good), "--layers", "1", "--query=-1,2"]) == 0
+    heads = possym.Profile.load(tmp_path / "out/profile").heads
+    assert heads.layer.unique().tolist() == [1] and heads.groupby("prompt").query.nunique().tolist() == [2, 2]
+    assert main([*profile, str(tmp_path / good), "--layers", "0"]) == 1  # begun with other layers
+    assert "begun with another layers" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    class Stopped:
+        def read(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", Stopped())
+    assert main(["profile", "any", "--prompts", "-", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == f"Stopped. The same command goes on from {tmp_path / 'checkpoint'}.\n"
+
+
+def test_studies_are_those_of_the_experiments(capsys):
+    assert main(["studies", "no such study"]) == 1
+    assert "known studies are" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as left:
+        main(["profile", "--help"])
+    assert left.value.code == 0 and "example:" in capsys.readouterr().out
