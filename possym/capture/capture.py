@@ -78,9 +78,13 @@ class Capture:
             return
         vocabulary = embedding.weight.shape[0]
         tokens = (torch.arange(PROBE_LENGTH, device=self.device) * 7919 + 11) % vocabulary
-        self.forward(
-            tokens[None], lambda call: probe_layer(call, self.layers, type(model).__name__), [PROBE_LENGTH - 1]
-        )
+        sound: list[tuple[list[int], Tensor]] = []
+
+        def on_call(call: AttentionCall) -> None:
+            probe_layer(call, self.layers, type(model).__name__)
+            sound.append(([call.layer], (call.query.isfinite().all() & call.key.isfinite().all())[None].cpu()))
+
+        self.forward(tokens[None], on_call, [PROBE_LENGTH - 1])
         count = getattr(model.config.get_text_config(), "num_hidden_layers", len(self.layers))
         count = max(count, *(number + 1 for number in self.layers)) if self.layers else count
         self.coverage = coverage([self.layers.get(number) for number in range(count)])
@@ -91,6 +95,7 @@ class Capture:
                 "known fallback). possym reads causal language models with rotary position embedding"
             )
         if not self.coverage.rotates.any():
+            check_sound(sound)  # of what is not finite no rotation can be seen
             raise UnsupportedModelError(
                 f"{name}: no layer rotates its queries and keys, so positions enter in another way (learned positions, "
                 "ALiBi, or none). possym reads models with rotary position embedding (RoPE)"
