@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from .browser import browser, visit  # noqa: F401
+
 
 @pytest.fixture(params=["cpu"] + ["cuda"] * torch.cuda.is_available())
 def device(request):

@@ -8,8 +8,6 @@ from possym.errors import InputError
 from possym.models import hub, random_llama
 from possym.profiling.report import write_report
 
-from ..book.conftest import browser, visit  # noqa: F401
-
 ATTACK = "</script><script>document.title='broken'</script>"
 
 
@@ -35,7 +33,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_control_works_from_disk(made, visit, width, scheme):  # noqa: F811
+def test_every_control_works_from_disk(made, visit, width, scheme):
     model, ids, found, path = made
     summary = found.summary()
     with visit(width, color_scheme=scheme) as seen:

@@ -1,0 +1,104 @@
+"""A real browser, one for all tests of a worker, and what goes wrong on the pages that it opens."""
+
+import contextlib
+import shutil
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+FINDINGS = """() => axe.run(document, {resultTypes: ["violations"], preload: false})
+  .then(found => found.violations.flatMap(rule =>
+  rule.nodes.map(node => [rule.impact, rule.id, node.html.slice(0, 120)].join(" | "))))"""
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+        if found is None and not Path(playwright.chromium.executable_path).exists():
+            pytest.fail("The pages are tested in Chromium: apt-get install chromium, or playwright install chromium")
+        instance = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        yield instance
+        instance.close()
+
+
+@dataclass
+class Visit:
+    """A page open in the browser, and everything that went wrong on it."""
+
+    page: object
+    problems: list[str] = field(default_factory=list)
+
+    def open(self, address: str) -> "Visit":
+        self.page.goto(address, wait_until="load")
+        return self
+
+    def run_in_lab(self, lab: str, chapter: str) -> None:
+        """Open a chapter in JupyterLab, beside no other, and run all of it."""
+        for kernel in self.page.request.get(f"{lab}/api/kernels?token=secret").json():
+            self.page.request.delete(f"{lab}/api/kernels/{kernel['id']}?token=secret")
+        self.open(f"{lab}/lab/tree/chapters/{chapter}.md?token=secret&reset")
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        self.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
+        self.page.get_by_role("menuitem", name="Run", exact=True).click()
+        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+
+    def wait_for_charts(self) -> int:
+        """Wait until every chart is drawn or given up; how many there are."""
+        figures = "[...document.querySelectorAll('figure.possym-chart')]"
+        self.page.wait_for_function(f"{figures}.every(f => ['true', 'failed'].includes(f.dataset.drawn))")
+        return self.page.evaluate(f"{figures}.length")
+
+    def wait_for_formulas(self) -> None:
+        """Wait until every formula is typeset."""
+        self.page.wait_for_function("!window.MathJax?.startup || MathJax.startup.promise.then(() => true)")
+
+    def findings(self) -> list[str]:
+        """What axe-core finds wrong with the page."""
+        self.page.evaluate(AXE)
+        return self.page.evaluate(FINDINGS)
+
+
+NOTES = (
+    'Dropping "fit-',  # a chart in steps fits one way alone
+    "Infinite extent for field",  # a layer has no rows for what a menu shows
+    "Log scale domain includes zero: [Infinity,-Infinity]",
+)
+
+
+def _complains(line) -> bool:
+    """Whether a console line reports a fault, and not what Vega-Lite merely notes."""
+    return line.type in ("error", "warning") and not any(note in line.text for note in NOTES)
+
+
+@pytest.fixture
+def visit(browser):
+    """Context manager: a fresh page that may reach this machine alone and notes every problem."""
+
+    @contextlib.contextmanager
+    def open_page(width: int = 1200, **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        visit = Visit(context.new_page())
+        note = visit.problems.append
+
+        def gate(route):
+            url = route.request.url
+            if url.startswith(("http://127.0.0.1:", "http://localhost:", "file:", "data:", "blob:")):
+                route.continue_()
+            else:
+                note(f"asked the network for {url}")
+                route.abort()
+
+        context.route("**/*", gate)
+        visit.page.on("response", lambda answer: answer.status >= 400 and note(f"{answer.status} for {answer.url}"))
+        visit.page.on("pageerror", lambda error: note(f"script error: {error}"))
+        visit.page.on("console", lambda line: _complains(line) and note(f"console {line.type}: {line.text}"))
+        yield visit
+        context.close()
+
+    return open_page
