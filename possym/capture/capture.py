@@ -177,8 +177,10 @@ class Capture:
             check_length(call, length, type(self.model).__name__)
             if layers is not None and call.layer not in layers:
                 return
-            if shape not in self.compared:
+            here = (call.layer, call.pass_index, shape)
+            if here not in self.compared:
                 check_attention(call, self.layers[call.layer].factor, positions, type(self.model).__name__)
+                self.compared.add(here)
             one = read_layer(call, self.layers[call.layer], positions)
             waiting.setdefault(one.kind, []).append(one)
             numbers = sum(each.numbers for readings in waiting.values() for each in readings)

@@ -138,6 +138,22 @@ def longer(module, query, key, value, mask, scaling=None, **options):
     return thrice_by_hand(module, query, key, value, mask, scaling=scaling / 3, **options)
 
 
+def longer_above(module, query, key, value, mask, scaling=None, **options):
+    function = longer if module.layer_idx == 1 else thrice_by_hand
+    return function(module, query, key, value, mask, scaling=scaling / (1 if function is longer else 3), **options)
+
+
+def test_a_layer_is_compared_when_it_is_first_read(register):
+    register(longer_above)
+    model, ids = families.build("llama"), families.tokens()
+    model.set_attn_implementation("longer_above")
+    capture = Capture(model)
+    capture.run(ids, lambda inputs: None, layers=[0])
+    for _ in range(2):
+        with pytest.raises(UnsupportedModelError, match="layer 1: on .* tokens its attention function"):
+            capture.run(ids, lambda inputs: None, layers=[1])
+
+
 def test_an_attention_that_changes_with_the_length_is_refused(register):
     register(longer)
     model, ids = families.build("llama"), families.tokens()
