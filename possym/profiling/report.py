@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from possym.capture import Capture
+from possym.capture import Capture, LayerInputs
 from possym.errors import InputError, require_type
 from possym.profiling.identity import weights_hash
 from possym.profiling.profile import Profile, counted
@@ -140,11 +140,10 @@ def token_views(
         spelt = [str(one) for one in (ids if tokenizer is None else tokenizer.convert_ids_to_tokens(ids))]
         if tokenizer is not None:
             spelt = [tokenizer.decode([one]) or raw for one, raw in zip(ids, spelt, strict=True)]
-        for layer in sorted(set(summary.layer[chosen])):
-            wanted = [at for at in chosen if summary.layer[at] == layer]
 
-            def visit(inputs, wanted=wanted, view=view) -> None:
-                for at in wanted:
+        def visit(inputs: LayerInputs, view: int = view) -> None:
+            for at in chosen:
+                if summary.layer[at] == inputs.layers[0]:
                     one = slice(int(summary["head"][at]), int(summary["head"][at]) + 1)
                     rows[f"{view}:{at}"] = {
                         "relocated": rounded(inputs.relocated_logits(one)[0, 0]),
@@ -153,7 +152,7 @@ def token_views(
                         "unmoved": inputs.unmoved.tolist(),
                     }
 
-            capture.run(torch.tensor(ids), visit, layers=[int(layer)])
+        capture.run(torch.tensor(ids), visit, layers=sorted(set(summary.layer[chosen].tolist())))
         views.append({"prompt": int(prompt), "tokens": spelt})
     return views, rows
 
