@@ -49,7 +49,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return what reads the command line."""
-    top = argparse.ArgumentParser(prog="possym", description="Which attention heads look at places, which at contents.")
+    top = argparse.ArgumentParser(
+        prog="possym", description="Which attention heads attend by position, which by content."
+    )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, about: str, example: str) -> argparse.ArgumentParser:

@@ -203,13 +203,10 @@ def claimed_rope(config: Any, layer: int, width: int, length: int) -> tuple[dict
     claim = dict.fromkeys(COMPARED)
     claim |= dict(window=claimed_window(config, layer), rotates=claimed_rotation(config, layer))
     kind, parameters = rope_parameters(config, layer)
-    if claim["rotates"] is False:
+    base = (parameters or {}).get("rope_theta")
+    if claim["rotates"] is False or base is None:
         return claim, None
-    if parameters is None:
-        return claim, None
-    base, scaling = parameters.get("rope_theta"), parameters.get("rope_type", "default")
-    if base is None:
-        return claim, None
+    scaling = parameters.get("rope_type", "default")
     claim |= dict(base=float(base), scaling=scaling)
     if scaling == "default":
         angles, factor = frequencies(rotating_width(config, layer, width, parameters), base), 1.0
