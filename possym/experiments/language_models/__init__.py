@@ -2,7 +2,8 @@
 
 One model per encoding and seed is trained from nothing (`training`), scored along the way on held-out windows
 (`measures`), and asked at the end what its heads do on other texts, on longer windows, and without some of its planes.
-Every model's tables are stored as soon as it is trained, so that a study of fifty may take several goes.
+Every model's tables are stored as soon as it is trained, so that a study of fifty may take several goes; its weights
+stay in the cache (`weights_file`), where `model.load_model` reads them.
 
 Tables of the study; ``encoding``, ``width``, ``corpus``, ``seed`` name the model in each:
 - ``scores``: step, text, layer, head, weighting, and the columns of `measures.head_scores`; ``text`` is "held out" on
@@ -13,6 +14,8 @@ Tables of the study; ``encoding``, ``width``, ``corpus``, ``seed`` name the mode
 - ``length``: edit, position, loss: held-out loss at the end by position, in bins up to `FACTOR` times the length
   trained at
 - ``recall``: distance, accuracy, loss: see `measures.recall`
+- ``attention``: position, key_position, layer, head, weight, token: what every head of the first seed of an encoding
+  attends to in `LINE`; ``token`` is that at ``key_position``
 - ``training``: step, loss: the training loss, means over `WINDOW` updates
 - ``timing``: parameters, tokens, seconds, device
 - ``corpora``: corpus, tokens, held_out, sha256, unigram: the loss of token frequencies alone, in nats
@@ -35,16 +38,21 @@ from possym.errors import ConfigError
 from possym.experiments.language_models import corpus as corpora
 from possym.experiments.language_models import measures
 from possym.experiments.language_models.corpus import Corpus
-from possym.experiments.language_models.model import ENCODINGS, LanguageModel, Sizes
+from possym.experiments.language_models.model import ENCODINGS, LanguageModel, Sizes, save_model
 from possym.experiments.language_models.training import train, windows
 from possym.results import ExperimentConfig, Study, atomic_write, cache_root, checkpoint_folder, choose_device
 
 NAME = "language_models"
 WINDOW = 25
+TABLES = ("scores", "jobs", "planes", "loss", "length", "recall", "attention", "training", "timing")
 FACTOR = 8
 BINS = 32
 PLANE_POINTS = 5  # planes are scored at every so many of the points, and at the last
 KEYS = ["encoding", "width", "corpus", "seed"]
+LINE = """def mean(values):
+    total = sum(values)
+    return total / len(values)
+"""
 
 
 class Run(NamedTuple):
@@ -107,7 +115,7 @@ class Config(ExperimentConfig):
             "scored_length": 48,
             "evaluated": 16,
         },
-        "paper": {},
+        "paper": {"seeds": 4, "few_seeds": 1},
     }
 
     def __post_init__(self) -> None:
@@ -157,7 +165,8 @@ def run(config: Config) -> Study:
     found: dict[str, list[pd.DataFrame]] = {}
     for entry in tqdm(config.runs(), desc="language models", unit="model"):
         for name, table in trained_tables(entry, config, texts, device, folder).items():
-            found.setdefault(name, []).append(table.assign(**entry._asdict()))
+            if not table.empty:
+                found.setdefault(name, []).append(table.assign(**entry._asdict()))
     tables = {name: pd.concat(parts, ignore_index=True) for name, parts in found.items()}
     tables = {name: table[[*KEYS, *table.columns.difference(KEYS, sort=False)]] for name, table in tables.items()}
     rows = [(name, len(t.train), len(t.held_out), t.sha256, unigram(t, config.vocabulary)) for name, t in texts.items()]
@@ -188,9 +197,8 @@ def trained_tables(
 ) -> dict[str, pd.DataFrame]:
     """Return the tables of one model: those stored, or those of a model trained now."""
     name = "-".join(map(str, entry))
-    names = ("scores", "jobs", "planes", "loss", "length", "recall", "training", "timing")
     if (folder / f"{name}.finished").exists():
-        return {table: pd.read_parquet(folder / f"{name}.{table}.parquet") for table in names}
+        return {table: pd.read_parquet(folder / f"{name}.{table}.parquet") for table in TABLES}
     sizes = Sizes(config.vocabulary, config.layers, config.heads, entry.width, entry.encoding)
     observer = Observer(entry, config, texts, device, folder / f"{name}.along.parquet")
     started = time.perf_counter()
@@ -210,6 +218,7 @@ def trained_tables(
         label=name,
     )
     seconds = time.perf_counter() - started
+    save_model(model, weights_file(entry))
     tables = observer.at_the_end(model)
     tables["training"] = training_table(history, config.steps)
     parameters = sum(weight.numel() for weight in model.parameters())
@@ -226,6 +235,11 @@ def trained_tables(
     (folder / f"{name}.finished").touch()
     (folder / f"{name}.safetensors").unlink(missing_ok=True)
     return tables
+
+
+def weights_file(entry: Run) -> Path:
+    """Return where the weights of a trained model stay on this machine: a file of the cache, not of the store."""
+    return cache_root() / NAME / f"{'-'.join(map(str, entry))}.safetensors"
 
 
 def training_table(history: list[float], steps: int) -> pd.DataFrame:
@@ -256,6 +270,8 @@ class Observer:
         self.scored["repeated tokens"] = measures.repeated(count, length // 2, config.vocabulary, seed=4).to(device)
         self.evaluated = windows(self.own, config.evaluated, config.length + 1, seed=5)
         self.queries = measures.query_positions(length)
+        shown = entry[1:] == (config.width, config.corpus, config.seed)
+        self.line = corpora.tokens_of(texts[entry.corpus].tokenizer, LINE) if shown else ([], [])
         points = evaluation_points(config.steps, config.points)
         self.plane_points = {*points[:: -max(1, len(points) // PLANE_POINTS)]}
         self.rows: dict[str, list[pd.DataFrame]] = {"scores": [], "jobs": [], "planes": [], "loss": []}
@@ -295,6 +311,7 @@ class Observer:
         spots = windows(self.own, 4 * self.config.evaluated, self.config.length, seed=6)
         tables["recall"] = measures.recall(model, spots, distances, seed=7)
         tables["length"] = self.by_length(model, tables["scores"])
+        tables["attention"] = measures.attention_rows(model, *self.line)
         return tables
 
     def by_length(self, model: LanguageModel, scores: pd.DataFrame) -> pd.DataFrame:

@@ -172,6 +172,15 @@ def encode(tokenizer, texts: list[str], at_once: int = 512) -> Tensor:
     return torch.cat(rows)
 
 
+def tokens_of(tokenizer: str, text: str) -> tuple[list[int], list[str]]:
+    """Return the token ids of a text, the end token that stands before every file first, and what each token says."""
+    from tokenizers import Tokenizer
+
+    words = Tokenizer.from_str(tokenizer)
+    ids = [words.token_to_id(END), *words.encode(text).ids]
+    return ids, [END, *(words.decode([token]) for token in ids[1:])]
+
+
 def save(corpus: Corpus, path: Path) -> None:
     """Store a corpus as one safetensors file, whole or not at all."""
     part = path.with_suffix(f".{os.getpid()}.part")

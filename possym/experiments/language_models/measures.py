@@ -2,6 +2,7 @@
 
 - `head_scores`: both scores of every head at several query positions, absolute and relative temperature;
 - `plane_scores`: the same plane by plane;
+- `attention_rows`: what every head attends to in one short text;
 - `known_jobs`: attention to the token before, and induction attention on repeated random tokens;
 - `losses`: loss by position; `recall`: whether a planted pair is told again, by its depth;
 - `without_planes`, `windowed`: what is switched off after training, by plane and by head.
@@ -141,6 +142,28 @@ def known_jobs(model: LanguageModel, text: Tensor, said_twice: Tensor) -> pd.Dat
             **{name: value.flatten().double().tolist() for name, value in values.items()},
         }
     )
+
+
+@torch.no_grad()
+def attention_rows(model: LanguageModel, ids: Sequence[int], words: Sequence[str]) -> pd.DataFrame:
+    """Return the attention of every head from every position to itself and those before; of no ids, no rows.
+
+    Returns:
+        position, key_position, layer, head, weight, and the token at ``key_position``.
+    """
+    columns = ["position", "key_position", "layer", "head", "weight", "token"]
+    if not ids:
+        return pd.DataFrame({name: pd.Series(dtype="object" if name == "token" else "float") for name in columns})
+    contents, keys = model.trace(torch.tensor([ids], device=model.angles.device))
+    later, earlier = torch.tril_indices(len(ids), len(ids))
+    parts = []
+    for layer in range(len(contents)):
+        weights = model.attention(contents[layer], keys[layer])[0].cpu()  # (H, T, T)
+        for head, rows in enumerate(weights):
+            values = [later, earlier, layer, head, rows[later, earlier].double()]
+            parts.append(pd.DataFrame(dict(zip(columns, values, strict=False))))
+    found = pd.concat(parts, ignore_index=True)
+    return found.assign(token=found["key_position"].map(dict(enumerate(words))))
 
 
 @torch.no_grad()

@@ -2,18 +2,26 @@
 
 - `ENCODINGS`: the angles of every position encoding of the study;
 - `LanguageModel`: the model; `trace` gives queries and keys before rotation, `attention` the weights;
+- `save_model`, `load_model`: its weights as float16 in one safetensors file;
 - `as_llama`: the same model as a `transformers.LlamaForCausalLM`.
 
 Sizes: B sequences, T tokens, L layers, H heads, D head width, F = D/2 planes, V vocabulary.
 """
 
+import json
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from possym.errors import ResultsError
+from possym.results import writing
 from possym.rope import frequencies
 
 EPSILON = 1e-6
@@ -144,6 +152,30 @@ class LanguageModel(nn.Module):
         logits = rotate_half(queries, turns) @ rotate_half(keys, turns).mT * self.sizes.head_width**-0.5
         later = torch.ones(length, length, dtype=torch.bool, device=logits.device).triu(1)
         return logits.masked_fill(later, -torch.inf).softmax(-1)
+
+
+def save_model(model: LanguageModel, path: Path) -> None:
+    """Store a model's sizes, and its weights as float16, whole or not at all."""
+    weights = {name: weight.detach().half().cpu().contiguous() for name, weight in model.named_parameters()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    with writing(path):
+        save_file(weights, part, {"sizes": json.dumps(asdict(model.sizes))})
+        os.replace(part, path)
+
+
+def load_model(path: Path) -> LanguageModel:
+    """Read a model that `save_model` stored; its weights as float32 on the CPU.
+
+    Raises:
+        ResultsError: no such file; the message says how to make it.
+    """
+    if not path.is_file():
+        raise ResultsError(f"no weights in {path}: run the study language_models on this machine to make them")
+    with safe_open(path, framework="pt") as stored:
+        model = LanguageModel(Sizes(**json.loads(stored.metadata()["sizes"])), torch.Generator())
+        model.load_state_dict({name: stored.get_tensor(name).float() for name in stored.keys()})
+    return model
 
 
 def as_llama(model: LanguageModel) -> nn.Module:
