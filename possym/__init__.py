@@ -1,10 +1,10 @@
 """Positional and symbolic attention heads in RoPE transformers.
 
 ``possym.profile`` scores the heads of a language model, ``possym.compare`` says what changed from one model to another,
-``possym.monitor`` scores while a model trains. ``possym.rope`` and ``possym.scores`` hold the metric, ``possym.theory``
-the constructions of the papers, ``possym.tasks`` the data, ``possym.capture`` and ``possym.models`` read models,
-``possym.ensembles`` trains small ones, ``possym.experiments`` are the studies that the book shows, ``possym.results``
-keeps what they found and ``possym.claims`` judges it.
+``possym.atlas`` finds the heads of known kinds, ``possym.monitor`` scores while a model trains. ``possym.rope`` and
+``possym.scores`` hold the metric, ``possym.theory`` the constructions of the papers, ``possym.tasks`` the data,
+``possym.capture`` and ``possym.models`` read models, ``possym.ensembles`` trains small ones, ``possym.experiments`` are
+the studies that the book shows, ``possym.results`` keeps what they found and ``possym.claims`` judges it.
 
 >>> import possym
 >>> possym.rope.frequencies(4).tolist()
@@ -33,6 +33,7 @@ __all__ = [
     "Profile",
     "ResultsError",
     "UnsupportedModelError",
+    "atlas",
     "capture",
     "charts",
     "claims",
@@ -60,7 +61,7 @@ __all__ = [
 
 def __getattr__(name: str):
     # Loaded on first use: torch and pandas take a second, and errors alone need neither.
-    if name in ("Profile", "compare", "profile", "scores_from"):
+    if name in ("Profile", "atlas", "compare", "profile", "scores_from"):
         return getattr(import_module("possym.profiling"), name)
     if name == "rope_audit":
         return import_module("possym.capture").rope_audit

@@ -5,13 +5,15 @@
 - `possym.profiling.prompts` reads what users give, `possym.profiling.scoring` runs it and collects the scores.
 - `possym.profiling.arrays.scores_from` scores one's own queries and keys, from any program.
 - `possym.profiling.compare.compare` says what changed from one profile to another of the same prompts.
+- `possym.profiling.atlas.atlas` finds the heads of known kinds and where they lie in the plane.
 - `possym.profiling.monitor` scores heads while a model trains.
 
 Prompts are never padded: those of one length run together, the rest one after the other.
 """
 
 from possym.profiling.arrays import scores_from
+from possym.profiling.atlas import Atlas, atlas
 from possym.profiling.compare import Comparison, compare
 from possym.profiling.profile import Profile, profile
 
-__all__ = ["Comparison", "Profile", "compare", "profile", "scores_from"]
+__all__ = ["Atlas", "Comparison", "Profile", "atlas", "compare", "profile", "scores_from"]

@@ -5,6 +5,7 @@
 - `early_late`: the difference between the medians of early and late layers, tested by permuting whole layers;
 - `stability`: how well one set of prompts ranks heads as another does;
 - `rank_difference`: whether the heads of a group score higher than the others;
+- `area_under_curve`: the same as a probability, its interval from draws of whole layers;
 - `prompt_draws` and `sign_flips`: intervals and p-values of many paired changes at once, prompts as the units.
 """
 
@@ -159,6 +160,34 @@ def rank_difference(table: pd.DataFrame, score: str, group: str) -> Estimate:
     found = stats.mannwhitneyu(table.loc[inside, score], table.loc[~inside, score])
     value = 2 * found.statistic / (inside.sum() * (~inside).sum()) - 1
     return Estimate(float(value), math.nan, math.nan, float(found.pvalue))
+
+
+def area_under_curve(
+    values: pd.Series, inside: pd.Series, layers: pd.Series, draws: int = 10_000, seed: int = 0
+) -> Estimate:
+    """Return how likely a head inside a group has a larger value than one outside, ties half; 0.5 by chance.
+
+    The interval is the 2.5 to 97.5 % range over draws of whole layers, with replacement.
+
+    Raises:
+        InputError: a group that is empty or everything.
+
+    >>> area_under_curve(pd.Series([0.9, 0.1, 0.8]), pd.Series([True, False, True]), pd.Series([0, 1, 1]), draws=99)[:3]
+    (1.0, 1.0, 1.0)
+    """
+    numbers, group = values.to_numpy(float), inside.to_numpy(bool)
+    if group.all() or not group.any():
+        raise InputError("inside: some heads must be inside the group and some outside")
+    names, position = np.unique(layers, return_inverse=True)
+    member = np.eye(len(names))[position]  # (heads, layers)
+    wins = (numbers[group, None] > numbers[~group]) + 0.5 * (numbers[group, None] == numbers[~group])
+    between = member[group].T @ wins @ member[~group]  # wins of one layer's heads inside over another's outside
+    known, others = member[group].sum(0), member[~group].sum(0)
+    times = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
+    pairs = (times @ known) * (times @ others)
+    drawn = np.einsum("da,ab,db->d", times, between, times)[pairs > 0] / pairs[pairs > 0]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return Estimate(float(wins.mean()), float(low), float(high))
 
 
 def prompt_draws(sums: np.ndarray, counts: np.ndarray, draws: int = 2000, seed: int = 0) -> np.ndarray:

@@ -34,6 +34,18 @@ def text_hash() -> str:
     return hashlib.sha256("\n".join(natural_text().values()).encode()).hexdigest()[:16]
 
 
+def beginning_token(tokenizer: Any) -> int | None:
+    """Return the id of the beginning-of-text token that a tokenizer puts before every text, None if it puts none.
+
+    >>> from possym.models import hub
+    >>> beginning_token(hub.load().tokenizer) is None
+    True
+    """
+    first = tokenizer("a")["input_ids"][:1]
+    bos = getattr(tokenizer, "bos_token_id", None)
+    return bos if bos is not None and first == [bos] else None
+
+
 def text_tokens(tokenizer: Any, count: int, length: int) -> Tensor:
     """Return (count, length) token ids: the beginnings of the ``count`` longest topics.
 

@@ -11,7 +11,7 @@ import pandas as pd
 from possym.errors import InputError
 from possym.experiments.real_models import FORMS, HELD, PAPERS
 from possym.experiments.real_models.frequency_knob import ALL, KINDS, KNOWN_SETS, SETS
-from possym.profiling.statistics import Estimate, stability
+from possym.profiling.statistics import Estimate, area_under_curve, stability
 
 HEAD = ["layer", "head"]
 LARGE = 0.25  # the share of planes that counts as those with the largest logits
@@ -286,17 +286,7 @@ def known_against_others(table: pd.DataFrame, kind: str, draws: int = 10_000, se
     (1.0, 1.0, 1.0)
     """
     sign = 1 if kind == "induction" else -1
-    leads, inside = sign * table["lead"].to_numpy(float), (table["known"] == kind).to_numpy()
-    layers, position = np.unique(table["layer"], return_inverse=True)
-    member = np.eye(len(layers))[position]  # (heads, layers)
-    wins = (leads[inside, None] > leads[~inside]) + 0.5 * (leads[inside, None] == leads[~inside])
-    between = member[inside].T @ wins @ member[~inside]  # wins of one layer's known heads over another's other heads
-    known, others = member[inside].sum(0), member[~inside].sum(0)
-    times = np.random.default_rng(seed).multinomial(len(layers), np.full(len(layers), 1 / len(layers)), size=draws)
-    pairs = (times @ known) * (times @ others)
-    drawn = np.einsum("da,ab,db->d", times, between, times)[pairs > 0] / pairs[pairs > 0]
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return Estimate(float(wins.mean()), float(low), float(high))
+    return area_under_curve(sign * table["lead"], table["known"] == kind, table["layer"], draws, seed)
 
 
 def own_effects(knob: pd.DataFrame) -> pd.DataFrame:

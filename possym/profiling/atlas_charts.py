@@ -1,0 +1,120 @@
+"""Charts of an atlas of known heads: where they lie in the plane, and which definitions name the same heads."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from possym.charts import CATEGORIES, NEUTRAL, SYMBOLIC
+from possym.charts.theme import tile_font
+from possym.profiling.charts import number
+from possym.profiling.known_kinds import DEFINITIONS, REPEATED
+
+LABELS = {name: one.label for name, one in DEFINITIONS.items()}
+KNOWN = CATEGORIES[1]
+
+
+def known_plane(atlas: Any, count: int = 10, material: str = REPEATED) -> alt.Chart | alt.HConcatChart:
+    """Draw all heads in the plane of both scores; a menu chooses the definition whose heads are in colour."""
+    return known_planes({"": atlas}, count, material)
+
+
+def known_planes(atlases: Mapping[str, Any], count: int = 10, material: str = REPEATED) -> alt.Chart | alt.HConcatChart:
+    """Draw the planes of several models side by side, with one menu of definitions for all.
+
+    Args:
+        atlases: by the model's name, each a `possym.profiling.atlas.Atlas`.
+        count: heads that a definition names.
+        material: what the heads are scored on.
+    """
+    parts = []
+    for model, atlas in atlases.items():
+        values = atlas.summary()
+        for name in DEFINITIONS:
+            rows = atlas.placed(name, material, count).merge(values[["layer", "head", name]])
+            rows = rows.rename(columns={name: "value"})[["layer", "head", "positional", "symbolic", "known", "value"]]
+            parts.append(rows.assign(model=model, definition=LABELS[name]))
+    table = pd.concat(parts, ignore_index=True).round(3)
+    options = list(LABELS.values())
+    found = {
+        model: {name: row for name, row in atlas.places(material, count, draws=10).set_index("definition").iterrows()}
+        for model, atlas in atlases.items()
+    }
+    sides = [
+        f"{LABELS[name]} {' and '.join(f'{rows[name].symbolic_lead:.2f}' for rows in found.values())}"
+        for name in DEFINITIONS
+    ]
+    apart = min(r["induction"].symbolic_lead - r["previous_token"].symbolic_lead for r in found.values())
+    title = (
+        "Previous-token heads lie to the right, induction heads above" if apart > 0.5
+        else "Previous-token heads and induction heads do not clearly lie apart"
+    )  # fmt: skip
+    points = (
+        alt.Chart(table)
+        .transform_filter("datum.definition == shown")
+        .mark_circle()
+        .encode(
+            x=alt.X("positional:Q", title="Positional score").scale(domain=[0, 1]),
+            y=alt.Y("symbolic:Q", title="Symbolic score").scale(domain=[0, 1]),
+            color=alt.condition("datum.known", alt.value(KNOWN), alt.value(NEUTRAL)),
+            size=alt.condition("datum.known", alt.value(130), alt.value(30)),
+            opacity=alt.condition("datum.known", alt.value(0.95), alt.value(0.35)),
+            tooltip=["layer:Q", "head:Q", "known:N", number("value"), number("positional"), number("symbolic")],
+        )
+    )
+    width = 380 if len(atlases) == 1 else 300
+    panels = [
+        points.transform_filter(alt.datum.model == model).properties(
+            width=width, height=width, **({"title": alt.Title(model, fontSize=12)} if model else {})
+        )
+        for model in atlases
+    ]
+    menu = alt.param(
+        name="shown", value=LABELS["induction"], bind=alt.binding_select(options=options, name="Known heads ")
+    )
+    chart = panels[0] if len(panels) == 1 else alt.hconcat(*panels)
+    return chart.add_params(menu).properties(
+        title=alt.Title(title, subtitle=f"In colour, the {count} heads that the chosen definition names first"),
+        description=f"Scatter plot of heads by positional and symbolic score on {material}, the first {count} of a "
+        f"chosen kind in colour. Probability that one leads further toward symbolic than another head: "
+        f"{'; '.join(sides)}.",
+    )
+
+
+def definitions_agree(atlases: Mapping[str, Any], count: int = 10) -> alt.HConcatChart:
+    """Draw for each model the share of heads that every two definitions have in common.
+
+    Args:
+        atlases: by the model's name, each a `possym.profiling.atlas.Atlas`.
+        count: heads that a definition names.
+    """
+    panels, words = [], []
+    order = list(LABELS.values())
+    for model, atlas in atlases.items():
+        table = atlas.agreement(count)
+        table = table[table["first"] != table["second"]].replace({"first": LABELS, "second": LABELS})
+        pair = table[(table["first"] == LABELS["retrieval"]) & (table["second"] == LABELS["query_focused"])].iloc[0]
+        words.append(f"{model} {pair['overlap'] * count:.0f} of {count}")
+        base = alt.Chart(table.round(3)).encode(
+            x=alt.X("second:N", title=None, sort=order).axis(labelAngle=-60, labelLimit=160),
+            y=alt.Y("first:N", title=None, sort=order).axis(labelLimit=160),
+            tooltip=["first:N", "second:N", number("overlap", ".0%"), number("by_chance", ".0%"),
+                     number("rank_correlation")],
+        )  # fmt: skip
+        tiles = base.mark_rect().encode(
+            color=alt.Color("overlap:Q", title="shared").scale(domain=[0, 1], range=["#f7f7f7", SYMBOLIC])
+            .legend(format=".0%")
+        )  # fmt: skip
+        label = base.mark_text(fontSize=tile_font(3)).encode(
+            text=alt.Text("overlap:Q", format=".0%"), color=alt.value("#222222")
+        )
+        panels.append((tiles + label).properties(width=270, height=270, title=alt.Title(model, fontSize=12)))
+    return alt.hconcat(*panels).properties(
+        title=alt.Title(
+            f"Both definitions of retrieval heads share: {', '.join(words)}",
+            subtitle=f"Share of the first {count} heads of one definition that another names too",
+        ),
+        description=f"Heatmaps of the share of the first {count} heads that every two definitions have in common. "
+        f"Retrieval and query-focused retrieval: {', '.join(words)}.",
+    )
