@@ -61,10 +61,11 @@ test: $(READY) ## run all tests, the book's own included; MARK="slurm or familie
 	@echo "Testing"
 	@OMP_NUM_THREADS=1 python -m pytest -q --numprocesses auto --dist loadfile --no-loadscope-reorder $(if $(MARK),-m "$(MARK)") $(TESTS)
 
-check: $(READY) ## style, imports between rooms, types: what takes a minute
+check: $(READY) ## style, imports between rooms, types, workflows: what takes a minute
 	@ruff check && ruff format --check --quiet
 	@lint-imports --no-cache | tail -n 12
 	@mypy
+	@zizmor --offline --quiet .github
 
 mutants: $(READY) ## change the code at random and count what the tests notice: ROOM=scores (standard: all, hours)
 	@python tests/mutants.py $(ROOM)
