@@ -1,0 +1,194 @@
+"""The models in the page: their JavaScript, in a real browser and from disk, against possym in float32."""
+
+import copy
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from possym.ensembles.last_token import last_token_logits
+from possym.experiments.learning_dynamics import trained_model
+from possym.experiments.mechanism.interventions import kept_layers
+from possym.scores import swap_scores
+from possym.tasks import LetterTask, NumberTask
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 5_000_000  # bytes of both tasks' weights
+TASKS = {"number": NumberTask(), "letter": LetterTask()}
+SEQUENCES = 500  # a task
+RUN = """({task, sequences, off, all}) => {
+  const engine = (window.engine ??= possymEngine());
+  const model = ((window.models ??= {})[task] ??= engine.unpack(possymModels[task]));
+  return sequences.map(words => {
+    const tokens = words.map(word => model.ids.get(word)), {logits, seen} = engine.forward(model, tokens, off);
+    const layers = all && {own: seen.map(layer => layer.own), relocated: seen.map(layer => [...layer.relocated]),
+      scores: seen.map(layer => Object.values(engine.scores(layer)))};
+    return {logits: [...logits], ...layers};
+  });
+}"""
+
+
+@pytest.fixture(scope="module")
+def extension():
+    spec = importlib.util.spec_from_file_location("possym_model", ROOT / "_ext/possym_model.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def folder(extension, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    names = extension.write(folder)
+    scripts = "".join(f"<script src='{name}'></script>" for name in (*names.values(), "model_engine.js"))
+    (folder / "engine.html").write_text(f"<!doctype html><meta charset=utf-8><title>Engine</title>{scripts}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engine(folder, browser):
+    page = browser.new_page()
+    page.goto((folder / "engine.html").as_uri())
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def stored(extension):
+    study, config = extension.stored()
+    return {task: trained_model(study, config, task) for task in TASKS}
+
+
+def stepped_by_hand(model, steps=46, group=128):
+    """The model with each weight on the nearest of the steps that the largest of its group of inputs sets."""
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for name in ("query", "key", "value", "attention_output", "mlp_in", "mlp_output", "head", "embedding"):
+            weight = getattr(model, name).double().numpy()
+            across = weight if name == "embedding" else weight.swapaxes(-1, -2)  # inputs last
+            parts = across.reshape(*across.shape[:-1], -1, group)
+            largest = np.float32(np.abs(parts).max(-1, keepdims=True))
+            step = (largest / np.float32(steps)).astype(np.float16).astype(np.float64)
+            near = (np.rint(np.clip(parts / step, -steps, steps)) * step).reshape(across.shape)
+            near = near if name == "embedding" else near.swapaxes(-1, -2)
+            getattr(model, name).copy_(torch.from_numpy(near))
+    return model
+
+
+def asked(page, task, tokens, off=(), all_of_it=False):
+    """What the browser finds: logits (N, V), and by layer relocated logits, the query's own, and scores."""
+    words = TASKS[task].decode(tokens)
+    found = page.evaluate(RUN, {"task": task, "sequences": words, "off": list(off), "all": all_of_it})
+    return {name: torch.tensor([each[name] for each in found], dtype=torch.float64) for name in found[0]}
+
+
+def answers(model, tokens, **options):
+    with torch.no_grad():
+        return model(tokens, **options)[0].double()
+
+
+def largest(found, expected):
+    return (found - expected).abs().max().item()
+
+
+def test_weights_fit_and_say_where_they_come_from(extension, folder):
+    files = sorted(folder.glob("*.*.js"))
+    assert len(files) == 2
+    assert sum(file.stat().st_size for file in files) <= LIMIT
+    manifest = json.loads((ROOT / "results/learning_dynamics/paper/manifest.json").read_text(encoding="utf-8"))
+    for task, file in zip(sorted(TASKS), files, strict=True):
+        model = json.loads(file.read_text(encoding="ascii").partition(" = ")[2].rstrip(";\n"))
+        assert model["made"]["commit"] == manifest["commit"][:10]
+        assert model["made"]["seed"] == manifest["config"]["seed"]
+        assert model["words"] == TASKS[task].vocabulary
+        extension.script.cache_clear()
+        assert extension.script(task)[1] == file.read_bytes(), "the same weights give other bytes"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_answers_and_logits_are_possyms(task, engine, stored):
+    """The same answers as the stored model's; from it the logits differ by the steps of the weights, below 0.2 of a
+    range of 17, and from possym with the page's own weights by rounding alone."""
+    tokens = TASKS[task].sample(SEQUENCES, generator=torch.Generator().manual_seed(7)).tokens
+    found = asked(engine, task, tokens)["logits"]
+    whole, stepped = (answers(model, tokens) for model in (stored[task], stepped_by_hand(stored[task])))
+    print(f"{task}: largest difference {largest(found, stepped):.1e} by rounding, {largest(found, whole):.3f} in all")
+    assert (found.argmax(-1) == whole.argmax(-1)).all()
+    assert largest(found, stepped) < 2e-5
+    assert largest(found, whole) < 0.2
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_scores_and_relocated_logits_are_possyms(task, engine, stored):
+    tokens = TASKS[task].sample(12, length=25, generator=torch.Generator().manual_seed(8)).tokens
+    found = asked(engine, task, tokens, all_of_it=True)
+    found["relocated"] = found["relocated"].unflatten(-1, (24, 24))
+    relocated, own = (
+        part[0, :, :, 0].transpose(0, 1) for part in last_token_logits(stepped_by_hand(stored[task]), tokens)
+    )
+    assert largest(found["relocated"], relocated) < 1e-4
+    assert largest(found["own"], own[..., 0]) < 1e-4
+    expected = swap_scores(found["relocated"], extra_logits=found["own"].unsqueeze(-1), temperature=1e-4)
+    assert largest(found["scores"][..., 0], expected.positional) < 1e-9
+    assert largest(found["scores"][..., 1], expected.symbolic) < 1e-9
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_layer_that_is_off_looks_at_itself_alone(task, engine, stored):
+    tokens = TASKS[task].sample(8, generator=torch.Generator().manual_seed(9)).tokens
+    model, off = stepped_by_hand(stored[task]), [1, 5, 11]
+    kept = torch.ones(1, 12, dtype=torch.bool)
+    kept[0, off] = False
+    expected = answers(model, tokens, attend=kept_layers(model, kept, "self"))
+    assert largest(asked(engine, task, tokens, off)["logits"], expected) < 2e-5
+    assert largest(asked(engine, task, tokens)["logits"], expected) > 0.1
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_sequences_are_drawn_and_solved_as_the_task_says(task, engine):
+    drawn = engine.evaluate(
+        """task => { let state = 11; const engine = possymEngine();
+        const random = () => (state = (state * 48271) % 2147483647) / 2147483647;
+        return Array.from({length: 400}, (_, i) => {
+          const words = engine.draw(task, 1 + i % 4, random), path = engine.solve(task, words);
+          const more = Array.from({length: 5}, () => engine.extra(task, path.map(place => words[place]), random));
+          return {words, path, more};
+        }); }""",
+        task,
+    )
+    rule = TASKS[task]
+    ids = {word: index for index, word in enumerate(rule.vocabulary)}
+    for hops, found in zip([1, 2, 3, 4] * 100, drawn, strict=True):
+        words, path = found["words"], found["path"]
+        assert len(words) == 17
+        assert len(path) == hops + 1
+        assert path[-1] < 8 <= min(path[:-1])
+        longer = torch.tensor([[ids[word] for word in found["more"] + words]])
+        assert rule.decode(rule.solve(longer)) == [words[path[-1]]]
+        if task == "letter":  # nothing off the path points at it
+            followed = {letter for place in path for letter in re.findall("[a-h]", words[place])}
+            rest = [word for place, word in enumerate(words) if place not in path] + found["more"]
+            assert not followed & {letter for word in rest for letter in re.findall("[a-h]", word)}
+    reached = {place for found in drawn for place in found["path"]}
+    assert reached == set(range(17))
+
+
+def test_what_is_no_sequence_is_said_in_a_sentence(engine):
+    wrong = {
+        "number a b c": "must be a number",
+        "number a 1 9": "leads to no earlier token",
+        "letter a1 b2 c3": "must be two letters",
+        "letter a1 b2 a2 ha": "it forks",
+        "letter a1 b2 cd": "leads to no earlier token",
+        "letter a1 b2 de ed": "leads to no earlier token",  # d, then e, which begins a later one
+    }
+    said = engine.evaluate(
+        """tries => tries.map(([task, ...words]) => {
+        try { return possymEngine().solve(task, words).join(); } catch (problem) { return problem.message; } })""",
+        [text.split() for text in wrong],
+    )
+    assert [(text, part) for text, part in zip(said, wrong.values(), strict=True) if part not in text] == []
