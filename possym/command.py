@@ -63,13 +63,20 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument("--json", action="store_true", help="print one JSON document instead of text")
         return made
 
+    def add_model(made: argparse.ArgumentParser) -> None:
+        made.add_argument("model", help=MODEL)
+        made.add_argument("--device", default="auto", help="auto (standard: a GPU where there is one), cpu, cuda:1, …")
+        made.add_argument(
+            "--dtype", default="auto", help="auto (standard: float32 on a CPU), float32, bfloat16 or float16"
+        )
+
     one = command(
         "profile",
         run_profile,
         "Score every attention head of a model on your prompts. Interrupted, the same command goes on.",
         "possym profile SmolLM2-135M-Instruct --prompts prompts.txt --out found --report report.html --hold first",
     )
-    one.add_argument("model", help=MODEL)
+    add_model(one)
     one.add_argument(
         "--prompts",
         required=True,
@@ -88,16 +95,28 @@ def parser() -> argparse.ArgumentParser:
         help="which token looks: last (standard), all, or positions such as 5,7 or --query=-2",
     )
     one.add_argument(
+        "--blocks", choices=["tokens", "sentences"], default="tokens", help="what changes places (standard: tokens)"
+    )
+    one.add_argument("--frequencies", action="store_true", help="score every RoPE frequency of every head too")
+    one.add_argument(
         "--hold", choices=["first"], help="keep the first token in place: many models rest attention there"
     )
     two = command(
         "compare",
         run_compare,
-        "Say which heads differ between two profiles of the same prompts, and whether that is chance.",
-        "possym compare found-base found-tuned --fail",
+        "Say which heads differ between profiles of the same prompts, and whether that is chance.",
+        "possym compare found-base found-tuned --fail\n  possym compare checkpoints --report film.html",
     )
-    two.add_argument("a", metavar="A", help="the --out folder before, or a folder that Profile.save wrote")
-    two.add_argument("b", metavar="B", help="the one after")
+    two.add_argument(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help="two --out folders, before and after; or several, or one that holds them, such as those of the "
+        "checkpoints of a training: each is compared with the first",
+    )
+    two.add_argument(
+        "--report", metavar="FILE", help="also write one HTML page in which a slider goes from one to next"
+    )
     two.add_argument("--fail", action="store_true", help="exit with 1 where a head changed (p < 0.05)")
     three = command(
         "audit",
@@ -105,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
         "Measure how each layer rotates, and exit with 1 where it differs from the model's configuration.",
         "possym audit ./merged-checkpoint || echo 'do not trust it'",
     )
-    three.add_argument("model", help=MODEL)
+    add_model(three)
     commands.add_parser("studies", help="run one of the book's studies; possym studies --help says more")
     return top
 
@@ -124,9 +143,17 @@ def run_profile(asked: argparse.Namespace) -> int:
     from possym.profiling import profile
     from possym.profiling.report import write_report
 
-    model, tokenizer = hub.load(asked.model)
+    model, tokenizer = hub.load(asked.model, device=asked.device, dtype=asked.dtype)
     found = profile(
-        model, texts, tokenizer=tokenizer, layers=layers, query=query, hold=asked.hold, checkpoint=out / PARTS[1]
+        model,
+        texts,
+        tokenizer=tokenizer,
+        layers=layers,
+        query=query,
+        hold=asked.hold,
+        blocks=asked.blocks,
+        per_frequency=asked.frequencies,
+        checkpoint=out / PARTS[1],
     )
     said = {"profile": str(found.save(out / PARTS[0]))}
     if asked.report:
@@ -139,22 +166,33 @@ def run_profile(asked: argparse.Namespace) -> int:
 
 
 def run_compare(asked: argparse.Namespace) -> int:
-    """Compare two saved profiles; return the exit status."""
-    folders = [Path(name).expanduser() for name in (asked.a, asked.b)]
-    folders = [inner if (inner := folder / PARTS[0]).is_dir() else folder for folder in folders]
-    for folder in folders:
-        if not (folder / "profile.json").is_file():
-            raise InputError(f"{folder} holds no profile: give the --out folder of possym profile")
-
+    """Compare two saved profiles, or many with the first of them; return the exit status."""
     from possym.profiling import Profile, compare
+    from possym.profiling.steps import changes, load_steps, saved_profile
 
-    found = compare(*map(Profile.load, folders))
-    if asked.json:
-        overall = {score: estimate._asdict() for score, estimate in found.overall.items()}
-        show_json(dict(settings=found.settings, overall=overall, layers=found.layers, heads=found.heads))
+    if len(asked.folders) == 1:
+        profiles = load_steps(asked.folders[0])
     else:
-        print(found)
-    return int(asked.fail and bool(found.heads.changed.any()))
+        places = {name: saved_profile(Path(name).expanduser()) for name in asked.folders}
+        if missing := [name for name, place in places.items() if place is None]:
+            raise InputError(f"{missing[0]} holds no profile: give the --out folder of possym profile")
+        profiles = {name: Profile.load(place) for name, place in places.items() if place is not None}
+    if len(asked.folders) == 2:
+        found = compare(*[profiles[name] for name in asked.folders])
+        document: dict[str, Any] = dict(settings=found.settings, layers=found.layers, heads=found.heads)
+        document["overall"] = {score: estimate._asdict() for score, estimate in found.overall.items()}
+        changed, shown = bool(found.heads.changed.any()), str(found)
+    else:
+        table = changes(profiles)
+        document, changed = {"steps": table}, bool(table.changed.any())
+        shown = table.round(3).to_string(index=False)
+    if asked.report:
+        from possym.profiling.report import write_report
+
+        document["report"] = str(write_report(profiles, asked.report))
+        shown += f"\nreport: {document['report']}"
+    show_json(document) if asked.json else print(shown)
+    return int(asked.fail and changed)
 
 
 def run_audit(asked: argparse.Namespace) -> int:
@@ -162,7 +200,7 @@ def run_audit(asked: argparse.Namespace) -> int:
     from possym.capture import rope_audit
     from possym.models import hub
 
-    table = rope_audit(hub.load(asked.model).model)
+    table = rope_audit(hub.load(asked.model, device=asked.device, dtype=asked.dtype).model)
     wrong = table.differs != ""
     if asked.json:
         show_json({"differs": bool(wrong.any()), "layers": table})

@@ -1,6 +1,7 @@
 """The command line, as a user runs it: other processes, files in and out, exit statuses."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -80,6 +81,16 @@ def test_compare_finds_what_differs(folder, profiled, capsys):
     for name, each in zip(("few", "more"), many, strict=True):
         possym.Profile.concat([each] * 4).save(folder / name)
     assert main(["compare", str(folder / "few"), str(folder / "more"), "--fail"]) == 1
+    (steps := folder / "steps").mkdir()
+    for step, name in (30, "few"), (200, "more"):
+        shutil.copytree(folder / name, steps / f"step-{step}")
+    capsys.readouterr()
+    assert main(["compare", str(steps), "--json", "--report", str(folder / "film.html")]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [row["step"] for row in said["steps"]] == ["step-30", "step-200"] and said["steps"][1]["changed"] > 0
+    assert "step-200" in (folder / "film.html").read_text(encoding="utf-8")
+    assert main(["compare", str(folder / "a"), str(folder / "none")]) == 2
+    assert "none holds no profile" in capsys.readouterr().err
 
 
 def test_audit_exits_with_1_where_the_configuration_claims_something_else(folder, capsys):
@@ -106,16 +117,21 @@ def test_bad_input_is_one_line_and_2(folder, tmp_path, capsys):
         ((good, "--layers", "x"), "whole numbers"),
         ((good, "--layers", "9"), "layers with attention"),
         ((good, "--query", "x"), "whole numbers"),
+        ((good, "--device", "gpu"), "device = 'gpu'"),
+        ((good, "--dtype", "int8"), "known dtypes"),
         ((good, "--out", str(tmp_path / good)), "it is a file"),
     ]
     for (name, *options), said in refused:
         capsys.readouterr()
         assert main([*profile, str(tmp_path / name), *options]) == 2, said
         assert said in capsys.readouterr().err.splitlines()[-1]
-    assert main([*profile, str(tmp_path / good), "--layers", "1", "--query=-1,2"]) == 0
-    heads = possym.Profile.load(tmp_path / "out/profile").heads
+    options = ("--layers", "1", "--query=-1,2", "--frequencies", "--device", "cpu", "--dtype", "bfloat16")
+    assert main([*profile, str(tmp_path / good), *options]) == 0
+    found = possym.Profile.load(tmp_path / "out/profile")
+    assert found.settings["dtype"] == "bfloat16" and len(found.frequencies) == 4 * len(found.heads)
+    heads = found.heads
     assert heads.layer.unique().tolist() == [1] and heads.groupby("prompt").query.nunique().tolist() == [2, 2]
-    assert main([*profile, str(tmp_path / good), "--layers", "0"]) == 1  # begun with other layers
+    assert main([*profile, str(tmp_path / good), *options, "--layers", "0"]) == 1  # begun with other layers
     assert "begun with another layers" in capsys.readouterr().err
 
 

@@ -1,6 +1,7 @@
 """Charts of a profile: the plane of heads, heatmaps by layer, one head by frequency."""
 
 import math
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -9,6 +10,7 @@ from scipy import stats
 from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC, click_menu
 
 TOLD = ("positional", "symbolic", "entropy", "attention_moved", "effective_swaps")
+PLANE = 380  # pixels of the plane's sides
 HARDLY = 0.05  # a share of attention on what is moved below which scores are about crumbs
 
 
@@ -21,34 +23,45 @@ def plane(summary: pd.DataFrame) -> alt.Chart:
     r = summary.positional.corr(summary.symbolic) if len(summary) > 1 else float("nan")
     correlation = "" if math.isnan(r) else f", r = {r:.2f}"
     relation = "trade one score for the other" if r < -0.5 else "do not clearly trade one score for the other"
+    opacity = alt.condition(
+        "shown == 'all' || datum.layer == shown",
+        alt.Opacity("attention_moved:Q", scale=fading(0.12, 0.85), legend=None),
+        alt.value(0.06),
+    )
     return (
-        alt.Chart(with_shares(summary))
-        .mark_circle(size=55)
-        .encode(
-            x=alt.X("positional:Q").title("Positional score").scale(domain=[0, 1]),
-            y=alt.Y("symbolic:Q").title("Symbolic score").scale(domain=[0, 1]),
-            color=alt.Color("layer:Q").scale(scheme="viridis").title("layer"),
-            opacity=alt.condition(
-                "shown == 'all' || datum.layer == shown",
-                alt.Opacity("attention_moved:Q", scale=fading(0.12, 0.85), legend=None),
-                alt.value(0.06),
-            ),
-            tooltip=["layer:Q", "head:Q", *told(summary)],
-        )
+        heads_in_plane(with_shares(summary), ["layer:Q", "head:Q", *told(summary)])
+        .encode(opacity=opacity)
         .add_params(*click_menu("shown", "layer", layers, "all", "Layer"))
         .properties(
             title=alt.TitleParams(
                 f"Heads {relation}",
                 subtitle=f"{counted_heads(summary)}{correlation}; {faint(summary)}the menu picks out a layer",
             ),
-            width=380,
-            height=380,
             description=(
                 f"Scatter plot of {len(summary)} attention heads by positional score (across) and symbolic score (up), "
                 f"coloured by layer, faint where they hardly attend to what is moved{correlation}."
             ),
         )
     )
+
+
+def heads_in_plane(table: pd.DataFrame, tooltip: list) -> alt.Chart:
+    """Return a dot a row of a table in the plane of both scores, coloured by layer."""
+    color = alt.Color("layer:Q").scale(scheme="viridis").title("layer")
+    dots = alt.Chart(table, width=PLANE, height=PLANE).mark_circle(size=55)
+    return dots.encode(**plane_axes(), color=color, tooltip=tooltip)
+
+
+def plane_axes(suffix: str = "") -> dict[str, Any]:
+    """Return the axes of the plane of both scores, of columns with a suffix.
+
+    >>> plane_axes("_after")["x"].shorthand
+    'positional_after:Q'
+    """
+    return {
+        axis: kind(f"{score}{suffix}:Q").title(f"{score.capitalize()} score").scale(domain=[0, 1])
+        for axis, kind, score in (("x", alt.X, "positional"), ("y", alt.Y, "symbolic"))
+    }
 
 
 def heatmap(summary: pd.DataFrame) -> alt.HConcatChart:

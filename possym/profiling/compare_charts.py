@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC, click_menu
-from possym.profiling.charts import number
+from possym.profiling.charts import PLANE, number, plane_axes
 
 TOWARDS = {"positional": POSITIONAL, "symbolic": SYMBOLIC}
 
@@ -24,14 +24,13 @@ def arrows(heads: pd.DataFrame, settings: Mapping[str, Any]) -> alt.TopLevelMixi
     heads["angle"] = np.degrees(np.arctan2(right, up)).round(1)
     moved, still = heads[heads.changed], heads[~heads.changed]
     layers = ["all", *sorted(heads.layer.unique().tolist())]
-    x = alt.X("positional_after:Q").title("Positional score").scale(domain=[0, 1])
-    y = alt.Y("symbolic_after:Q").title("Symbolic score").scale(domain=[0, 1])
+    ends = plane_axes("_after")
     color = alt.Color("towards:N").scale(domain=list(TOWARDS), range=list(TOWARDS.values())).title("more")
     tooltip: list[Any] = ["layer:Q", f"{by}:Q", "kind_before:N", "kind_after:N"]
     for score in ("positional", "symbolic"):
         tooltip += [number(f"{score}_{name}") for name in ("before", "after", "low", "high", "p")]
     faded = alt.condition("shown == 'all' || datum.layer == shown", alt.value(0.9), alt.value(0.06))
-    dots = alt.Chart(still).mark_circle(size=30, color=NEUTRAL, opacity=0.35).encode(x=x, y=y, tooltip=tooltip)
+    dots = alt.Chart(still).mark_circle(size=30, color=NEUTRAL, opacity=0.35).encode(**ends, tooltip=tooltip)
     shafts = (
         alt.Chart(moved)
         .mark_rule(strokeWidth=1.5)
@@ -44,7 +43,7 @@ def arrows(heads: pd.DataFrame, settings: Mapping[str, Any]) -> alt.TopLevelMixi
     tips = (
         alt.Chart(moved)
         .mark_point(shape="triangle", size=70, filled=True)
-        .encode(x=x, y=y, angle=alt.Angle("angle:Q").scale(None), color=color, opacity=faded, tooltip=tooltip)
+        .encode(**ends, angle=alt.Angle("angle:Q").scale(None), color=color, opacity=faded, tooltip=tooltip)
     )
     names = f"{settings['before']} → {settings['after']}"
     told = f"{len(moved)} of {len(heads)} {by.replace('_', ' ')}s changed"
@@ -59,8 +58,8 @@ def arrows(heads: pd.DataFrame, settings: Mapping[str, Any]) -> alt.TopLevelMixi
                     names, f"An arrow goes from before to after, p < {settings['level']:g} for all heads together"
                 ],
             ),
-            width=380,
-            height=380,
+            width=PLANE,
+            height=PLANE,
             description=f"Plane of positional (across) and symbolic score (up), {names}: {told}. Arrows are heads that "
             "changed, dots those that did not.",
         )

@@ -13,6 +13,7 @@ import possym
 from possym.errors import InputError
 from possym.profiling.film import film
 from possym.profiling.statistics import prompt_draws, sign_flips
+from possym.profiling.steps import changes, load_steps
 
 from ..capture import families
 
@@ -216,6 +217,25 @@ def test_charts_say_what_changed(planted, before, model):
     assert "The largest change is" in planted.by_layer().to_dict()["title"]["text"]
     moving = film({0: before, 1000: profile(rounded(model)), 200: before}).to_dict()
     rows = pd.DataFrame(next(iter(moving["datasets"].values())))
-    assert rows.groupby("at").step.first().tolist() == [0, 200, 1000] and len(rows) == 3 * 16
+    assert rows.groupby("at").step.first().tolist() == ["0", "200", "1,000"] and len(rows) == 3 * 16
     with pytest.raises(InputError, match="a has 24 prompts and b 7"):
         film({0: before, 1: profile(model, PROMPTS[:7])})
+
+
+def test_a_folder_of_checkpoints_becomes_a_table_in_order_of_their_steps(model, before, planted, tmp_path):
+    after = profile(rotated(model, 1, 2, 0.1))
+    for name, each in {"step-1000": after, "step-200": before, "step-30": before}.items():
+        each.save(tmp_path / name / "profile" if name == "step-200" else tmp_path / name)
+    (tmp_path / "notes").mkdir()
+    steps = load_steps(tmp_path)
+    assert list(steps) == ["step-30", "step-200", "step-1000"]
+    table = changes(steps).set_index("step")
+    assert table.changed.tolist() == [0, 0, planted.heads.changed.sum()]
+    assert table.new_kinds.tolist() == [0, 0, len(planted.new_kinds)]
+    for score in ("positional", "symbolic"):
+        assert table.loc["step-1000", [f"{score}_{name}" for name in ("change", "low", "high")]].tolist() == (
+            pytest.approx([getattr(planted.overall[score], name) for name in ("value", "low", "high")])
+        )
+        assert table[score].iloc[-1] == pytest.approx(after.summary()[score].mean())
+    with pytest.raises(InputError, match="holds 0 profiles"):
+        load_steps(tmp_path / "notes")
