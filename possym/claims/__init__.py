@@ -6,6 +6,7 @@ criterion that the claim states.
 - `rows`: all claims, and what they are measured on.
 - `multiplicity`: how many tests the ledger makes, and what correction leaves of them.
 - `table`, `page`, `figures`: how readers see them, and where.
+- `found`: the five findings of the landing page.
 - `comparison`, `reproduction`: two folders of results side by side; what is stored and what it took.
 """
 
@@ -17,6 +18,7 @@ from urllib.parse import urlencode
 import pandas as pd
 
 from possym.claims.figures import link
+from possym.claims.found import Cards, what_we_found
 from possym.claims.multiplicity import p_values
 from possym.claims.page import Browser
 from possym.claims.rows import CLAIMS, claims_of, given, measure, stored, whole
@@ -33,6 +35,7 @@ __all__ = [
     "KINDS",
     "VERDICTS",
     "Browser",
+    "Cards",
     "Claim",
     "Measurement",
     "Table",
@@ -43,6 +46,7 @@ __all__ = [
     "studies",
     "summary",
     "what_holds",
+    "what_we_found",
 ]  # fmt: skip
 
 COLUMNS = [

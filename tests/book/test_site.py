@@ -289,9 +289,9 @@ def test_titles_name_no_setting_that_a_control_changes(site, chart_pages):
 
 def test_words_beside_sliders_are_those_that_the_reader_knows(address, visit):
     with visit() as v:
-        v.open(f"{address}/index.html").wait_for_charts()
-        slider = v.page.locator("input[name=evaluation]")
-        clock = v.page.locator("figure.possym-chart svg text", has_text="step ")
+        v.open(f"{address}/chapters/07-learning-dynamics.html").wait_for_charts()
+        slider = v.page.locator("input[name=evaluation]").first
+        clock = v.page.locator("figure.possym-chart:has(input[name=evaluation]) svg text", has_text="step ")
         for key in ("Home", "End", "ArrowLeft"):
             slider.press(key)
             v.page.wait_for_timeout(200)
