@@ -1,4 +1,4 @@
-"""A small Llama of random weights with a word tokenizer, written to a folder that `possym.models.hub` can load.
+"""A small Llama, or Gemma 3, of random weights with a word tokenizer, in a folder that `possym.models.hub` can load.
 
 It knows nothing, but it goes through every step that a trained model goes through, in a second and without a network.
 """
@@ -18,9 +18,20 @@ SIZES: dict[str, Any] = dict(
     max_position_embeddings=2048, initializer_range=0.3,
 )  # fmt: skip
 
+GEMMA_SIZES: dict[str, Any] = SIZES | dict(
+    num_hidden_layers=6, num_key_value_heads=1, head_dim=8, sliding_window=512, pad_token_id=None,
+    layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    rope_parameters={
+        kind: {"rope_type": "default", "rope_theta": base}
+        for kind, base in (("sliding_attention", 1e4), ("full_attention", 1e6))
+    },
+)  # fmt: skip
 
-def save(folder: Path, seed: int = 0) -> Path:
+
+def save(folder: Path, seed: int = 0, *, gemma: bool = False) -> Path:
     """Write the model and its tokenizer into ``folder`` and return it; the same seed gives the same weights.
+
+    With ``gemma`` it is a Gemma 3, whose every third layer attends in full and rotates with another base.
 
     >>> import tempfile
     >>> from possym.models import hub
@@ -30,7 +41,13 @@ def save(folder: Path, seed: int = 0) -> Path:
     ['Alice', 'likes', 'red', '.']
     """
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig,
+        LlamaConfig,
+        LlamaForCausalLM,
+        PreTrainedTokenizerFast,
+    )
 
     split = pre_tokenizers.Whitespace()
     frame = split.pre_tokenize_str(INTRODUCTION + STATEMENT + QUESTION)
@@ -41,7 +58,12 @@ def save(folder: Path, seed: int = 0) -> Path:
     core.pre_tokenizer = split
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(LlamaConfig(vocab_size=len(words), bos_token_id=None, eos_token_id=None, **SIZES))
+        sizes: dict[str, Any] = dict(vocab_size=len(words), bos_token_id=None, eos_token_id=None)
+        model: Any = (
+            Gemma3ForCausalLM(Gemma3TextConfig(**sizes, **GEMMA_SIZES))
+            if gemma
+            else LlamaForCausalLM(LlamaConfig(**sizes, **SIZES))
+        )
     model.save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unknown>").save_pretrained(folder)
     return folder

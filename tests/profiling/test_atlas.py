@@ -11,7 +11,7 @@ from possym.errors import InputError
 from possym.models import hub, random_llama
 from possym.profiling import atlas_charts
 from possym.profiling.atlas import Atlas, atlas, consistency, draw
-from possym.profiling.known_kinds import DEFINITIONS, MATERIALS, RECENT
+from possym.profiling.known_kinds import DEFINITIONS, MATERIALS, RECENT, measured
 from possym.profiling.statistics import area_under_curve
 
 from ..charts.drawn import draw as picture
@@ -178,3 +178,15 @@ def test_charts_mark_the_known_heads_and_say_what_they_show():
 def test_what_does_not_fit_is_refused(loaded, call):
     with pytest.raises(InputError):
         call(planted(), loaded)
+
+
+def test_a_head_that_copies_half_of_the_needle_retrieves_half(loaded):
+    prompts = draw(loaded[1], len(loaded[1]), **SIZES, generator=torch.Generator().manual_seed(0))["needle"]
+    needle, definition = prompts[0].needle, DEFINITIONS["retrieval"]
+    count, steps = len(needle.tokens), needle.answer[1] - needle.answer[0]
+    for right in range(steps + 1):
+        weights = torch.full((count, count), 1 / count)
+        for step in range(steps):
+            weights[needle.answer[0] - 1 + step, needle.value[0] + step + (step >= right)] = 1.0  # else one too far
+        value = measured(definition, weights[None], definition.targets(prompts[0])).item()
+        assert value == pytest.approx(right / steps) == by_loops("retrieval", weights, prompts[0])
