@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import possym
 from possym.claims.rows import CLAIMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +25,8 @@ WRITES = {  # the only jobs that may write, and what
     ("cuda", "keep"): {"contents": "write"},
     ("cuda", "approve"): {"actions": "read"},
     ("cuda", "publish"): {"pages": "write", "id-token": "write"},
+    ("release", "pypi"): {"id-token": "write"},
+    ("release", "github"): {"contents": "write"},
 }
 CHAPTER = """from possym import results
 from possym.experiments import theory
@@ -210,6 +213,23 @@ def test_new_results_are_kept_whole_as_a_release(github, tmp_path):
         assert "results/theory/paper/manifest.json" in packed.getnames()
 
 
+def test_a_release_has_the_version_of_its_tag(tmp_path):
+    """In the package, in the citation and among the changes."""
+    names = ("possym/__init__.py", "CITATION.cff", "CHANGELOG.md")
+    (tmp_path / "possym").mkdir()
+    command = command_of(WORKFLOWS["release"]["jobs"]["build"], "Compare the tag")
+
+    def passes(tag: str, without: str = "") -> bool:
+        for name in names:
+            text = (ROOT / name).read_text(encoding="utf-8")
+            (tmp_path / name).write_text(text.replace(possym.__version__, "9") if name == without else text)
+        return shell(command, tmp_path, os.environ | {"GITHUB_REF_NAME": tag}).returncode == 0
+
+    tag = f"v{possym.__version__}"
+    assert passes(tag)
+    assert not any([passes("v9"), passes(possym.__version__), *(passes(tag, without=name) for name in names)])
+
+
 def test_artifacts_of_two_attempts_have_two_names_and_the_last_is_asked_for():
     for name, workflow in WORKFLOWS.items():
         for job, content in workflow["jobs"].items():
@@ -254,3 +274,15 @@ def test_zizmor_finds_nothing():
 def test_actionlint_finds_nothing():
     done = subprocess.run(["actionlint"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_form_for_a_number_that_differs_asks_for_a_report_that_can_be_made(tmp_path):
+    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/a-number-differs.yml").read_text(encoding="utf-8"))
+    fields = {part["id"]: part["attributes"] for part in form["body"] if "id" in part}
+    [command] = re.findall(r"`python -m (.+) > report\.md`", fields["report"]["description"])
+    shutil.copytree(ROOT / "results/theory", tmp_path / "theory")
+    words = [sys.executable, "-m", *command.replace("/elsewhere/results", ".").split(), "--old", "."]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith("# What moved between two sets of results"), done.stderr
+    assert any(f"the claim {claim.id}" in fields["claim"]["placeholder"] for claim in CLAIMS)
