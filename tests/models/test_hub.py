@@ -14,6 +14,7 @@ from possym import profile
 from possym.errors import InputError, ResultsError, UnsupportedModelError
 from possym.models import hub
 from possym.models.gemma import join_gemma
+from possym.models.gguf_files import convert
 
 from ..capture import families
 from ..profiling.test_profiling import tokenizer
@@ -61,7 +62,7 @@ def test_the_cache_is_written_whole_and_checked(tmp_path, monkeypatch, smollm2):
     broken = tmp_path / hub.GGUF_NAME
     broken.write_bytes(b"GGUF" + bytes(64))
     with pytest.raises(ValueError):
-        hub.convert(broken, copy)
+        convert(broken, copy)
     assert [p.name for p in tmp_path.iterdir()] == [hub.GGUF_NAME]
 
 
