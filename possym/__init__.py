@@ -1,10 +1,11 @@
 """Positional and symbolic attention heads in RoPE transformers.
 
 ``possym.profile`` scores the heads of a language model, ``possym.compare`` says what changed from one model to another,
-``possym.atlas`` finds the heads of known kinds, ``possym.monitor`` scores while a model trains. ``possym.rope`` and
-``possym.scores`` hold the metric, ``possym.theory`` the constructions of the papers, ``possym.tasks`` the data,
-``possym.capture`` and ``possym.models`` read models, ``possym.ensembles`` trains small ones, ``possym.experiments`` are
-the studies that the book shows, ``possym.results`` keeps what they found and ``possym.claims`` judges it.
+``possym.atlas`` finds the heads of known kinds, ``possym.monitor`` scores while a model trains, ``possym.keep`` plans
+which heads of its cache may forget. ``possym.rope`` and ``possym.scores`` hold the metric, ``possym.theory`` the
+constructions of the papers, ``possym.tasks`` the data, ``possym.capture`` and ``possym.models`` read models,
+``possym.kv_cache`` runs plans, ``possym.ensembles`` trains small ones, ``possym.experiments`` are the studies that the
+book shows, ``possym.results`` keeps what they found and ``possym.claims`` judges it.
 
 >>> import possym
 >>> possym.rope.frequencies(4).tolist()
@@ -43,7 +44,9 @@ __all__ = [
     "ensembles",
     "errors",
     "experiments",
+    "keep",
     "kernels",
+    "kv_cache",
     "models",
     "monitor",
     "profile",
@@ -57,12 +60,15 @@ __all__ = [
     "tasks",
     "theory",
 ]
+HOMES = {"keep": "kv_cache"}  # functions whose room few need: a chapter that plans imports the room too
 
 
 def __getattr__(name: str):
     # Loaded on first use: torch and pandas take a second, and errors alone need neither.
     if name in ("Profile", "atlas", "compare", "profile", "scores_from"):
         return getattr(import_module("possym.profiling"), name)
+    if name in HOMES:
+        return getattr(import_module(f"possym.{HOMES[name]}"), name)
     if name == "rope_audit":
         return import_module("possym.capture").rope_audit
     if name in __all__:  # a room

@@ -1,7 +1,7 @@
 """One pass of a Hugging Face model with its attention layers listened to, and everything put back afterwards.
 
 - `attached` calls a function at every attention layer, with an `AttentionCall`: queries and keys after rotation, the
-  mask, and how the module was called. The function may return others to attend with.
+  mask, and how the module was called. The function may return others to attend with, and a mask by head.
 
 The model runs its own attention: transformers' registered functions, and the eager function of a model's file, hear
 the listener first and then do what they did. Their names in the config stay, because models compare with them (sparse
@@ -27,7 +27,7 @@ from possym.capture.attention_call import AttentionCall, Replayed, moved_tables
 from possym.capture.model_state import EAGER, attends, modules_of, settle, uninterrupted, uses_interface
 from possym.errors import InputError, UnsupportedModelError
 
-OnCall = Callable[[AttentionCall], tuple[Tensor, Tensor] | None]
+OnCall = Callable[[AttentionCall], tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | None]
 
 
 class HookSession:
@@ -88,18 +88,18 @@ class HookSession:
         if not takes_softcap(function):
             applied.pop("softcap", None)
 
-        def again(query, key, value):
+        def again(query, key, value, mask=attention_mask):
             self.inside = True
             try:
-                return function(module, query, key, value, attention_mask, **options | dict(scaling=scaling))
+                return function(module, query, key, value, mask, **options | dict(scaling=scaling))
             finally:
                 self.inside = False
 
-        query, key = self.capture(module, query, key, attention_mask, scaling, causal, applied, again)
-        return again(query, key, value)
+        query, key, mask = self.capture(module, query, key, attention_mask, scaling, causal, applied, again)
+        return again(query, key, value, mask)
 
-    def capture(self, module, query, key, mask, scaling, causal, options, again=None) -> tuple[Tensor, Tensor]:
-        """Hand one layer's queries and keys on, or break off if this is a replay; return those to attend with."""
+    def capture(self, module, query, key, mask, scaling, causal, options, again=None) -> tuple[Tensor, Tensor, Any]:
+        """Hand one layer's queries, keys and mask on, or break off if this is a replay; return those to attend with."""
         if self.replaying is not None:
             raise Replayed(query, key)
         if options.get("position_bias") is not None:
@@ -110,7 +110,7 @@ class HookSession:
         causal = causal if options.get("is_causal") is None else options["is_causal"]
         if module not in self.inputs:
             if self.attended.get(module) == (query.data_ptr(), key.data_ptr()):
-                return query, key  # the same attention once more, over other values (DiffLlama)
+                return query, key, mask  # the same attention once more, over other values (DiffLlama)
             if module in self.attended:
                 raise UnsupportedModelError(
                     f"layer {self.number(module)}: {type(module).__name__} attends more than once each time it is "
@@ -124,7 +124,7 @@ class HookSession:
         edited = self.on_call(call)
         self.attended[module] = query.data_ptr(), key.data_ptr()
         del self.inputs[module]
-        return edited or (query, key)
+        return (*(edited or (query, key)), mask)[:3]
 
 
 class _CaptureSDPA(TorchFunctionMode):
@@ -142,9 +142,12 @@ class _CaptureSDPA(TorchFunctionMode):
             module, session.current = session.current, None
             causal = kwargs.get("is_causal", False)
             scale = query.shape[-1] ** -0.5 if kwargs.get("scale") is None else kwargs["scale"]
+            given = kwargs.get("attn_mask")
             with self:  # a mode is off inside its own handler, but replays must be heard too
-                edited = session.capture(module, query, key, kwargs.get("attn_mask"), scale, causal, {})
-            args, kwargs = (*edited, *args[2:]), kwargs | dict(scale=scale)
+                query, key, mask = session.capture(module, query, key, given, scale, causal, {})
+            args, kwargs = (query, key, *args[2:]), kwargs | dict(scale=scale)
+            if mask is not given:
+                kwargs |= dict(attn_mask=mask, is_causal=False)
         return function(*args, **kwargs)
 
 
@@ -238,7 +241,7 @@ def release(modules: list[nn.Module], session: HookSession) -> None:
 def attached(model: nn.Module, on_call: OnCall) -> Iterator[HookSession]:
     """Listen to a model's attention layers, and put everything back on leaving, exception or not.
 
-    ``on_call`` may return the query and key to attend with instead of the model's.
+    ``on_call`` may return the query and key to attend with instead of the model's, and a mask to go with them.
 
     Raises:
         InputError: the model is listened to already in this thread. Another thread waits for its turn.
@@ -283,7 +286,8 @@ def listening(session: HookSession, module: nn.Module) -> Callable:
 
     def attend(query, key, value, attention_mask=None, *rest, **options):
         if query.shape[-2:] == key.shape[-2:]:  # GPT-1 keeps its keys transposed, and rotates nothing
-            query, key = session.capture(module, query, key, attention_mask, query.shape[-1] ** -0.5, True, {})
+            scale = query.shape[-1] ** -0.5
+            query, key, attention_mask = session.capture(module, query, key, attention_mask, scale, True, {})
         return own(module, query, key, value, attention_mask, *rest, **options)
 
     return attend

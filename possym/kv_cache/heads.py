@@ -1,0 +1,212 @@
+"""What is known of every key head before a plan is made: two passes a prompt, or a trial a head.
+
+Query heads that share a key head are averaged: what one of them gives up, all do.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from possym.capture import Capture, LayerInputs
+from possym.errors import InputError, UnsupportedModelError, require_type, to_int
+from possym.kv_cache.applied import applied
+from possym.kv_cache.plan import CachePlan
+from possym.profiling import Profile, profile
+from possym.profiling.prompts import read_prompts
+from possym.rope import rotate_by
+
+KEYS = ["layer", "key_head"]
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What rules choose by, one row a key head, and the model that it was measured of.
+
+    Attributes:
+        table: layer, key_head; positional, symbolic, entropy (nats); distance: how many tokens back the head attends
+            on average, the first token left out; from `measure` also beyond: its attention on what a window would
+            drop, and area: see `mean_key_area`; from `try_each` oracle: by how much a loss grows without.
+        limits: layer → the window that the model itself sets, None for none.
+        model: the model's fingerprint.
+        settings: how it was measured.
+    """
+
+    table: pd.DataFrame
+    limits: dict[int, int | None]
+    model: dict[str, str]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: Profile) -> "Heads":
+        """Return what a profile knows of key heads: all but beyond, area and oracle."""
+        require_type(found, Profile, "profile")
+        rows = found.heads.assign(
+            rest=found.heads.attention_first.rsub(1),
+            back=found.heads.distance - found.heads.attention_first * found.heads["query"],
+        )
+        sizes = found.coverage[found.coverage.attention.astype(bool)].set_index("layer")
+        shared = rows.layer.map(sizes["heads"] // sizes["key_heads"]).astype("int64")
+        rows = rows.assign(key_head=rows["head"] // shared)
+        means = rows.groupby(KEYS)[["positional", "symbolic", "entropy", "rest", "back"]].mean()
+        means["distance"] = (means.pop("back") / means.pop("rest").clip(lower=1e-6)).clip(lower=0)
+        window = sizes["window"]
+        limits = {int(layer): None if pd.isna(window[layer]) else int(window[layer]) for layer in sizes.index}
+        if set(limits) != {*rows.layer}:
+            raise InputError("a plan is of all layers: make the profile with layers=None")
+        names = ("model", "class", "config", "weights", "dtype")
+        return cls(means.reset_index(), limits, {name: found.settings[name] for name in names})
+
+    def plan(self, windows: Sequence[int | None], **options: Any) -> CachePlan:
+        """Return the plan that gives the table's rows, in order, these windows; ``options`` go to `CachePlan`."""
+        rows: dict[int, list[int | None]] = {}
+        for layer, window in zip(self.table.layer, windows, strict=True):
+            rows.setdefault(int(layer), []).append(window)
+        limits = [self.limits[layer] for layer in rows]
+        return CachePlan(list(rows.values()), layers=[*rows], limits=limits, model=self.model, **options)
+
+
+def measure(
+    model: nn.Module,
+    prompts: Any,
+    *,
+    tokenizer: Any = None,
+    sink: int = 4,
+    window: int = 128,
+    queries: int = 8,
+    progress: bool = True,
+) -> Heads:
+    """Read from a model's own passes over some prompts what `possym.kv_cache.keep` chooses heads by.
+
+    Args:
+        model, prompts, tokenizer: as `possym.profile` takes them; prompts longer than ``sink + window``.
+        sink, window: what the heads that forget will keep: ``beyond`` is the attention on the rest.
+        queries: how many positions of each prompt ask, evenly spaced over those that ``sink + window`` leaves.
+        progress: show a progress bar.
+
+    Raises:
+        InputError: prompts that are too short, or sizes that are no whole numbers.
+        UnsupportedModelError: a model that possym does not read, or does not read plane by plane.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+    ...                                      num_attention_heads=2))
+    >>> measure(model, torch.arange(20)[None], sink=1, window=4, progress=False).table.columns[2:].tolist()
+    ['positional', 'symbolic', 'entropy', 'distance', 'beyond', 'area']
+    """
+    sizes = {name: to_int(value) for name, value in dict(sink=sink, window=window, queries=queries).items()}
+    for name, value in sizes.items():
+        if value is None or value < (name != "sink"):
+            raise InputError(f"{name} = {value!r}: give a whole number from {int(name != 'sink')}")
+    given = [torch.tensor(prompt.ids) for prompt in read_prompts(prompts, tokenizer)]
+    if short := [len(ids) for ids in given if len(ids) <= sink + window]:
+        raise InputError(
+            f"a prompt has {min(short)} tokens, which a head with sink {sink} and window {window} keeps: give longer "
+            "prompts or a smaller window"
+        )
+    positions = [
+        sorted({*np.linspace(sink + window, len(ids) - 1, queries).round().astype(int).tolist()}) for ids in given
+    ]
+    scored = profile(model, given, query=positions, hold="first", progress=progress)
+    capture, readings = Capture(model), defaultdict[int, list[Reading]](list)
+    for ids, asked in zip(given, positions, strict=True):
+        capture.run(
+            ids,
+            lambda inputs: readings[inputs.layer].append(Reading.of(inputs, sink, window)),
+            query=asked,
+        )
+    found = Heads.of(scored)
+    parts = [readings[layer] for layer in dict.fromkeys(found.table.layer)]
+    beyond = torch.cat([torch.stack([each.beyond for each in part]).mean(0) for part in parts])
+    area = torch.cat([mean_key_area(part) for part in parts])
+    table = found.table.assign(beyond=beyond.tolist(), area=area.tolist())
+    return Heads(table, found.limits, found.model, {**sizes, "prompts": len(given)})
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one query says of one layer's key heads.
+
+    ``beyond`` (G,) is the attention on what a window would drop, ``query`` (H, D) the query's content and ``key``
+    (G, D) the mean content of the keys that are no sinks, both before rotation; ``inputs`` has the tables that rotate.
+    """
+
+    inputs: LayerInputs
+    beyond: Tensor
+    query: Tensor
+    key: Tensor
+
+    @classmethod
+    def of(cls, inputs: LayerInputs, sink: int, window: int) -> "Reading":
+        """Read them off, of the one prompt that was run."""
+        if inputs.replayed is not None:
+            raise UnsupportedModelError(
+                f"layer {inputs.layer} does not rotate pairs of dimensions: choose heads by possym.profile alone"
+            )
+        contents, places = inputs.factors()
+        observed = inputs.capped((contents * places).sum(-1))
+        share = torch.cat([observed, inputs.extra_logits()], -1)[0].softmax(-1)[:, : len(inputs.moved)]
+        dropped = (inputs.moved >= sink) & (inputs.moved <= inputs.query_position - window)
+        beyond = share @ dropped.to(share)
+        groups = inputs.keys.shape[1]
+        query = turned(inputs.query[0], inputs, inputs.query_position, back=True)
+        kept = replace(inputs, query=inputs.query[:, :, :0], keys=inputs.keys[:, :, :0])
+        return cls(kept, beyond.unflatten(0, (groups, -1)).mean(1), query, inputs.keys[0, :, sink:].mean(1))
+
+
+def turned(x: Tensor, inputs: LayerInputs, position: int | slice, *, back: bool = False) -> Tensor:
+    """Return contents (..., D) rotated to a position by a layer's own tables, or rotated back from it."""
+    cos, sin = inputs.cos[position], inputs.sin[position]
+    if not cos.shape[-1]:
+        return x if isinstance(position, int) else x.expand(*x.shape[:-2], len(cos), -1)
+    if back:
+        square = cos.square() + sin.square()
+        cos, sin = cos / square, -sin / square
+    return rotate_by(x, cos, sin, "half")
+
+
+def mean_key_area(readings: Sequence[Reading]) -> Tensor:
+    """Return the area (G,) under the attention that mean query and mean key give, cumulated from the oldest key on.
+
+    The mean query stands at the last position, the mean key at every position, so that rotation alone tells keys apart:
+    near 1 for a head that looks far back, near 0 for one that looks at what is next to it.
+
+    Source: the score that kvpress computes on the fly in place of DuoAttention's trained gates, from its description.
+    """
+    inputs = max((each.inputs for each in readings), key=lambda found: len(found.cos))
+    query = torch.stack([each.query for each in readings]).mean(0)
+    key = torch.stack([each.key for each in readings]).mean(0)
+    query = turned(query, inputs, len(inputs.cos) - 1).unflatten(0, (len(key), -1))  # (G, H / G, D)
+    keys = turned(key[:, None], inputs, slice(None))  # (G, T, D)
+    weights = inputs.capped(query @ keys.mT * inputs.scale).softmax(-1)
+    return weights.cumsum(-1).mean((-2, -1))
+
+
+def try_each(
+    model: nn.Module,
+    heads: Heads,
+    loss: Callable[[], float],
+    *,
+    sink: int = 4,
+    window: int = 128,
+    progress: bool = True,
+) -> Heads:
+    """Return the same heads with ``oracle``: by how much a loss grows when that key head alone has a window.
+
+    It costs a run of ``loss``, which calls the model, for every key head: what the rules are measured against, not one
+    of them.
+    """
+    check = heads.plan([None] * len(heads.table), sink=sink)
+    check.check(model)
+    before, found = loss(), []
+    for number in tqdm(range(len(heads.table)), desc="each key head alone", disable=not progress, leave=False):
+        windows = [window if row == number else None for row in range(len(heads.table))]
+        with applied(model, heads.plan(windows, sink=sink), check=False):
+            found.append(loss() - before)
+    return Heads(heads.table.assign(oracle=found), heads.limits, heads.model, heads.settings)

@@ -1,0 +1,117 @@
+"""Rules that choose which key heads forget, side by side: what each reads of a head, and `keep`, which makes the plan.
+
+Every rule says how much a head needs its cache; those that need it least get a window first.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from possym.errors import InputError, require_type, to_float, to_int
+from possym.kv_cache.heads import Heads
+from possym.kv_cache.plan import CachePlan
+from possym.profiling import Profile
+
+Need = Callable[[pd.DataFrame, int], pd.Series]
+
+
+def kind(table: pd.DataFrame) -> pd.Series:
+    """Return how symbolic a head is against how positional, from 0 to 1."""
+    return (1 + table["symbolic"] - table["positional"]) / 2
+
+
+def kind_distance(table: pd.DataFrame, seed: int = 0) -> pd.Series:
+    """Return the distance attended, times how symbolic the head is."""
+    return kind(table) * table["distance"]
+
+
+def combined(table: pd.DataFrame, seed: int = 0) -> pd.Series:
+    """Return the mean rank by attention beyond the window and by kind."""
+    return table["beyond"].rank() + kind(table).rank()
+
+
+RULES: dict[str, Need] = {
+    "positional": lambda table, seed: kind(table),
+    "kind_distance": kind_distance,
+    "fitted": kind_distance,
+    "beyond": lambda table, seed: table["beyond"],
+    "combined": combined,
+    "area": lambda table, seed: table["area"],
+    "entropy": lambda table, seed: table["entropy"],
+    "random": lambda table, seed: pd.Series(np.random.default_rng(seed).permutation(len(table)), table.index),
+    "oracle": lambda table, seed: table["oracle"],
+}
+NEEDS_MORE = {"beyond": "beyond", "combined": "beyond", "area": "area", "oracle": "oracle"}
+
+
+def keep(
+    heads: Profile | Heads,
+    share: float = 0.5,
+    *,
+    rule: str | None = None,
+    sink: int = 4,
+    window: int = 128,
+    seed: int = 0,
+) -> CachePlan:
+    """Return a plan that leaves everything to the heads that need it, and a window to a ``share`` of the key heads.
+
+    Args:
+        heads: a `possym.Profile` of all layers, or what `possym.kv_cache.measure` found.
+        share: share of the key heads that get a window, from 0 to 1.
+        rule: which heads get one first. ``"positional"``: the most positional. ``"kind_distance"``: those whose
+            distance attended, times how symbolic they are, is least; ``"fitted"``: the same heads, each with a window
+            in proportion to that distance, of the same total. ``"entropy"``: the most concentrated. ``"random"``. Of
+            `measure` besides: ``"beyond"``, the least attention on what the window drops, which is the standard
+            where it was measured (of a profile, ``"kind_distance"``); ``"combined"``, by rank in that and in kind;
+            ``"area"``, see `possym.kv_cache.heads.mean_key_area`; and of `try_each` ``"oracle"``.
+        sink, window: first and latest tokens that heads with a window keep.
+        seed: of ``"random"``.
+
+    Raises:
+        InputError: an unknown rule, one that needs what was not measured, or numbers out of range.
+
+    >>> table = pd.DataFrame({"layer": [0, 0], "key_head": [0, 1], "positional": [0.9, 0.1], "symbolic": [0.1, 0.9],
+    ...                       "entropy": [1.0, 1.0], "distance": [3.0, 70.0]})
+    >>> keep(Heads(table, {0: None}, {}), 0.5, window=8).windows
+    ((8, None),)
+    """
+    require_type(heads, (Profile, Heads), "heads")
+    found = Heads.of(heads) if isinstance(heads, Profile) else heads
+    rule = rule if rule is not None else "beyond" if "beyond" in found.table else "kind_distance"
+    if rule not in RULES:
+        raise InputError(f"rule = {rule!r}: known rules are {', '.join(RULES)}")
+    if (column := NEEDS_MORE.get(rule, "entropy")) not in found.table:
+        maker = "try_each" if column == "oracle" else "measure"
+        raise InputError(f"rule = {rule!r} reads {column!r}, which possym.kv_cache.{maker} finds: give what it returns")
+    number = to_float(share)
+    if number is None or not 0 <= number <= 1:
+        raise InputError(f"share = {share!r}: give the share of key heads that get a window, from 0 to 1")
+    if (size := to_int(window)) is None or size < 1:
+        raise InputError(f"window = {window!r}: give how many of the latest tokens are kept, from 1")
+    need = RULES[rule](found.table, seed)
+    order = np.argsort(need.to_numpy(dtype="float64"), kind="stable")
+    chosen = order[: round(number * len(order))]
+    sizes = np.full(len(chosen), size)
+    if rule == "fitted" and len(chosen):
+        sizes = in_proportion(found.table["distance"].to_numpy()[chosen], size * len(chosen))
+    windows: list[int | None] = [None] * len(order)
+    for row, entry in zip(chosen, sizes, strict=True):
+        windows[row] = int(entry)
+    settings = {"share": number, "window": size} | ({"seed": seed} if rule == "random" else {})
+    return found.plan(windows, sink=sink, rule=rule, settings=settings | {"measured": found.settings})
+
+
+def in_proportion(values: np.ndarray, total: int) -> np.ndarray:
+    """Return whole numbers from 1 that add up to ``total``, what is above 1 in proportion to ``values``.
+
+    >>> in_proportion(np.array([1.0, 3.0, 0.0]), 11).tolist()
+    [3, 7, 1]
+    """
+    values = np.nan_to_num(values).clip(min=0)
+    values = values if values.sum() > 0 else np.ones(len(values))
+    exact = values / values.sum() * (total - len(values))
+    whole = np.floor(exact).astype(int)
+    largest = np.argsort(-(exact - whole), kind="stable")[: total - len(values) - whole.sum()]
+    whole[largest] += 1
+    return whole + 1
