@@ -36,7 +36,7 @@ def test_an_unknown_name_is_no_attribute():
 
 def test_every_room_is_public_and_lies_in_the_package():
     rooms = {path.stem if path.suffix else path.name for path in (ROOT / "possym").glob("[a-z]*")} - {"data", "py"}
-    functions = {"compare", "keep", "profile", "rope_audit", "scores_from"}
+    functions = {"atlas", "compare", "keep", "profile", "rope_audit", "scores_from"}
     modules = {name for name in possym.__all__ if name.islower()} - functions
     assert modules == rooms - {"py.typed"}
 
