@@ -12,12 +12,21 @@ from jupytext.config import load_jupytext_config
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}  # as JupyterLab names it
 
 
-def written(chapter: Path) -> str:
-    """The text that JupyterLab would store for a chapter."""
+def written(chapter: Path, folded: str | None = None) -> str:
+    """The text that JupyterLab would store for a chapter, the code of cells with the tag ``folded`` out of sight."""
     config = load_jupytext_config(str(chapter.absolute()))
     notebook = jupytext.read(chapter, fmt="md:myst", config=config)
     notebook.metadata["kernelspec"] = KERNEL
+    for cell in notebook.cells:
+        if folded in cell.metadata.get("tags", []):
+            cell.metadata["jupyter"] = {"source_hidden": True}
+            cell.source = f"# {folded.capitalize()}\n{cell.source}"  # the first line is what JupyterLab leaves in sight
     return jupytext.writes(notebook, fmt="md:myst", config=config)
+
+
+def runs(text: str) -> bool:
+    """Whether the text of a page names a kernel, so that it is a notebook."""
+    return "kernelspec:" in text.split("\n---\n")[0]
 
 
 def main(names: list[str]) -> int:
@@ -27,7 +36,7 @@ def main(names: list[str]) -> int:
         print(f"{name}: a chapter is a text file, chapters/*.md, without outputs: store it as jupytext does")
     for path in map(Path, names):
         text = path.read_text(encoding="utf-8") if path.suffix == ".md" else ""
-        if "kernelspec:" in text.split("\n---\n")[0] and text != (new := written(path)):
+        if runs(text) and text != (new := written(path)):
             path.write_text(new, encoding="utf-8")
             wrong.append(str(path))
             print(f"{path}: rewritten")

@@ -5,13 +5,20 @@ python _ext/lab_copies.py _build/lab        copies what lies in the current fold
 A copy that was not edited follows its page. An edited copy is kept, and named; delete it to have the page again.
 """
 
-import shutil
 import sys
 from pathlib import Path
+
+import chapter_format
 
 LINKED = ("_assets", "sweeps")  # what pages show beside themselves
 # Outputs go into a notebook beside the text, so that they are still there when a page is closed and opened again.
 PAIRED = 'formats = "ipynb,md:myst"\n'
+
+
+def shown(page: Path) -> str:
+    """A page as JupyterLab shows and stores it: the solutions of its exercises are folded, as in the book."""
+    text = page.read_text(encoding="utf-8")
+    return chapter_format.written(page, folded="solution") if chapter_format.runs(text) else text
 
 
 def copy_pages(book: Path, lab: Path) -> list[Path]:
@@ -23,12 +30,13 @@ def copy_pages(book: Path, lab: Path) -> list[Path]:
         if copy.exists() and not (original.exists() and copy.read_bytes() == original.read_bytes()):
             kept.append(copy)
             continue
-        if copy.exists() and copy.read_bytes() == page.read_bytes():
+        text = shown(page)
+        if copy.exists() and copy.read_text(encoding="utf-8") == text:
             continue
         copy.with_suffix(".ipynb").unlink(missing_ok=True)  # outputs of the page as it was
         for target in (original, copy):
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(page, target)
+            target.write_text(text, encoding="utf-8")
     settings = book / "jupytext.toml"
     (lab / "jupytext.toml").write_text(PAIRED + (settings.read_text(encoding="utf-8") if settings.exists() else ""))
     for name in LINKED:

@@ -67,6 +67,8 @@ class Visit:
 NOTES = (
     'Dropping "fit-',  # a chart in steps fits one way alone
     "Infinite extent for field",  # a layer has no rows for what a menu shows
+    "Cross reference target was not found",  # JupyterLab, which knows one page: of terms, sources and other chapters
+    "Legacy syntax used for link target",
     "Log scale domain includes zero: [Infinity,-Infinity]",
 )
 

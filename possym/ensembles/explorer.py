@@ -1,7 +1,7 @@
 """Controls for JupyterLab that ask a trained model: what a swap does to a head, and where each layer looks.
 
 An explorer has controls, a table that it redraws, and ``numbers``, what the table shows. Wrong input is said in
-the status line and leaves the last table standing.
+the status line, and the table of what was asked before goes.
 """
 
 from html import escape
@@ -76,6 +76,7 @@ class Explorer:
             self.numbers = self.compute(self.tokens())
             self.table.value, self.status.value = self.drawing(), self.words()
         except PossymError as error:
+            self.numbers, self.table.value = {}, ""
             self.status.value = f'<span role="alert">{escape(str(error))}</span>'
 
     def compute(self, tokens: Tensor) -> dict:

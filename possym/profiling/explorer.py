@@ -1,6 +1,6 @@
 """A control for JupyterLab on a language model: type a prompt, pick a head, see it in the plane, by frequency, at work.
 
-Wrong input is said in the status line and leaves the last picture standing.
+Wrong input is said in the status line, and the picture of what was asked before goes.
 """
 
 from html import escape
@@ -82,7 +82,9 @@ class ProfileExplorer:
         self.choose()
 
     def choose(self) -> None:
-        """Show the chosen head on the prompt that was read last."""
+        """Show the chosen head on the prompt that was read last, if that was one to read."""
+        if not self.numbers:
+            return
         try:
             self.head.max = self.heads() - 1
             layer, head = self.layer.value, self.head.value
@@ -97,7 +99,8 @@ class ProfileExplorer:
         return self.capture.layers[layer].rope_layout is not None
 
     def refuse(self, error: PossymError) -> None:
-        """Say what is wrong with the input."""
+        """Say what is wrong with the input, and drop what was shown."""
+        self.numbers, self.picture.value = {}, ""
         self.status.value = f'<span role="alert">{escape(str(error))}</span>'
 
     def attention(self, layer: int, head: int) -> list[float]:

@@ -155,14 +155,14 @@ def start_lab():
     """Context manager: the address of a JupyterLab that ``make lab`` starts in a folder."""
 
     @contextlib.contextmanager
-    def start(folder: Path, **environment: str):
+    def start(folder: Path, code: Path = ROOT, **environment: str):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         flags = f"--no-browser --allow-root --port={port} --ServerApp.port_retries=0 --IdentityProvider.token=secret"
         with (folder / "lab.log").open("w") as log:
             process = subprocess.Popen(
-                make_command("lab", f"LAB_FLAGS={flags}"), cwd=folder, stdout=log, stderr=log, start_new_session=True,
-                env=clean_environment(HOME=str(folder), **environment),
+                make_command("lab", f"LAB_FLAGS={flags}", code=code), cwd=folder, stdout=log, stderr=log,
+                start_new_session=True, env=clean_environment(HOME=str(folder), **environment),
             )  # fmt: skip
         address = f"http://127.0.0.1:{port}"
         try:

@@ -19,7 +19,7 @@ FAILED = '.jp-OutputArea-output[data-mime-type$="error"], .jp-OutputArea-output[
 DONE = """() => {
   const cells = [...document.querySelectorAll(".jp-CodeCell")];
   const marks = cells.map(cell => cell.querySelector(".jp-InputPrompt")?.textContent ?? "");
-  return cells.length > 2 && marks.every(mark => /\\[\\d+\\]/.test(mark));
+  return cells.length > 2 && marks.every(mark => mark === "" || /\\[\\d+\\]/.test(mark));  // "": folded
 }"""
 SHOWN = """() => [...document.querySelectorAll(".jupyter-widgets.widget-html, .jupyter-widgets-output-area")]
   .map(shown => shown.innerHTML).join()"""
@@ -72,6 +72,7 @@ def test_chapter_runs_in_jupyterlab_and_its_controls_answer(chapter, lab, visit)
     with visit() as v:
         v.run_in_lab(lab, chapter)
         v.page.wait_for_function(DONE, timeout=240_000)
+        v.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=240_000)
         wrong = v.page.locator(FAILED)
         assert wrong.count() == 0, wrong.first.text_content()
         charts = v.page.locator("figure.possym-chart")

@@ -42,14 +42,18 @@ def test_another_prompt_is_read_at_once(loaded):
     assert len(explorer.numbers["attention"]) == 8
 
 
-def test_wrong_input_is_said_and_the_picture_stays(loaded):
+def test_wrong_input_is_said_and_the_picture_goes_until_there_is_another(loaded):
     explorer = ProfileExplorer(*loaded, PROMPT)
-    before = explorer.picture.value
+    drawn = explorer.picture.value
     explorer.prompt.value = "red"
     assert 'role="alert"' in explorer.status.value and "at least three" in explorer.status.value
     explorer.prompt.value = "red " * 300
     assert "300 tokens: give at most 256" in explorer.status.value
-    assert explorer.picture.value == before
+    explorer.head.value = 1
+    assert explorer.picture.value == "" and explorer.numbers == {} and "300 tokens" in explorer.status.value
+    explorer.head.value = 0
+    explorer.prompt.value = PROMPT
+    assert explorer.picture.value == drawn
 
 
 def test_tokens_cannot_break_the_page(loaded):

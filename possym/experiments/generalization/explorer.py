@@ -54,6 +54,7 @@ class LengthExplorer:
         try:
             right = self.task.solve(tokens)
         except PossymError as error:
+            self.numbers, self.table.value = {}, ""
             self.status.value = f'<span role="alert">{escape(str(error))}</span>'
             return
         frequencies, seen = all_frequencies(self.model.config), []
