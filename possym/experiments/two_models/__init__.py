@@ -14,12 +14,14 @@ Tables of the study (scores are positional and symbolic; prompts, layers and hea
 - ``atlas``: model, definition, prompt, layer, head, value; ``atlas_scores``: model, material, layer, head, positional,
   symbolic, attention_moved: see `possym.profiling.atlas.Atlas`
 
-It runs on a CPU in minutes. Gemma's packages are installed by whoever accepts its terms, see `possym.models.gemma`.
+It runs on a CPU. Gemma's packages are installed by whoever accepts its terms, see `possym.models.gemma`; where they are
+not, its tables are taken from the stored result of the same settings, and the manifest's ``taken`` names it.
 
 Source: 2511.11579, section 4.
 """
 
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +31,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from possym.errors import ConfigError
+from possym.errors import ConfigError, UnsupportedModelError
 from possym.experiments.real_models import HELD, PAPERS, SCALE_FREE, shrunk, staged
 from possym.experiments.real_models.random_weights import random_weights
 from possym.experiments.two_models.bases import CONDITIONS, has_two_bases, layer_kinds, with_bases
@@ -37,13 +39,14 @@ from possym.models import hub, random_llama
 from possym.models.gemma import GEMMA
 from possym.profiling import Profile, profile
 from possym.profiling.atlas import Atlas, atlas
-from possym.results import ExperimentConfig, Study, checkpoint_folder
+from possym.results import ExperimentConfig, Study, checkpoint_folder, load, result_folder
 from possym.tasks.binding import Binding, BindingTask
 from possym.tasks.text import text_hash, text_tokens
 
 NAME = "two_models"
 RANDOM = {"random-llama": False, "random-gemma": True}
 STATEMENTS = "statements"
+TAKEN = "taken.json"
 WEIGHTS = ("initial", "shuffled")
 KEPT = ["prompt", "layer", "head", "positional", "symbolic", "attention_moved", "distance"]
 # What moves, and how scores are weighed; models with other bases are scored in the scale-free form alone.
@@ -118,12 +121,32 @@ def run(config: Config) -> Study:
     parts = []
     for number, model in enumerate(config.models):
         (place := folder / str(number)).mkdir(exist_ok=True)
-        parts.append(staged(place, names, lambda model=model, place=place: of_model(config, model, place)))
+        parts.append(staged(place, names, lambda model=model, place=place: live_or_stored(config, model, place)))
+    taken = {model: (folder / str(number) / TAKEN) for number, model in enumerate(config.models)}
+    taken = {model: json.loads(note.read_text()) for model, note in taken.items() if note.exists()}
     return Study(
         {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in names},
         {},
-        {"text": text_hash()},
+        {"text": text_hash(), "taken": taken},
     )
+
+
+def live_or_stored(config: Config, name: str, folder: Path) -> dict[str, pd.DataFrame]:
+    """Return all tables of one model; those of a Gemma that is not installed from the stored result, if there is one.
+
+    Raises:
+        UnsupportedModelError: not installed and not stored either.
+    """
+    try:
+        return of_model(config, name, folder)
+    except UnsupportedModelError:
+        stored = result_folder(NAME, config)
+        if name != GEMMA or not (stored / "manifest.json").exists():
+            raise
+    study = load(stored, config)
+    made = {key: study.manifest[key] for key in ("started", "commit", "device")}
+    (folder / TAKEN).write_text(json.dumps(study.manifest.get("taken", {}).get(name, made)))
+    return {key: table[table["model"] == name].reset_index(drop=True) for key, table in study.tables.items()}
 
 
 def of_model(config: Config, name: str, folder: Path) -> dict[str, pd.DataFrame]:
