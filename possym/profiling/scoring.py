@@ -1,11 +1,13 @@
 """Runs prompts through a model, those alike together, and collects the scores of every layer into tables.
 
 - `plan_batches` says which prompts run together; a profile of the same prompts always has the same batches.
-- `score_batches` runs them one after the other, writes what is done where a folder is given, and goes on from there.
+- `score_batches` runs them one after the other, writes what is done where a folder is given, and goes on from there;
+  `Progress` shows how far it is.
 - `ScoreCollector` takes the scores of the layers of one batch. Nothing waits for the device while a layer is scored:
   values stay there until the batch's tables are made.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,6 +29,7 @@ HEAD_VALUES = (*LayerScores._fields, "moved")
 FREQUENCY_VALUES = ("positional", "symbolic", "entropy", "logit_norm", "angle")
 ORDER = ("prompt", "query", "layer", "pass", "head")
 TOKENS_AT_ONCE = 4096
+PATIENCE = 3.0  # seconds until progress within a prompt is shown
 
 
 @dataclass(frozen=True)
@@ -96,14 +99,14 @@ def score_batches(
     parts = {} if shards is None else {number: Tables(*tables) for number, tables in shards.read().items()}
     total = sum(len(batch.prompts) for batch in batches)
     done = sum(len(batches[number].prompts) for number in parts)
-    with tqdm(total=total, initial=done, unit="prompt", disable=not progress or total == 1) as bar:
+    with Progress(total, done, len(capture.layers if how.layers is None else how.layers), progress) as shown:
         try:
             for number, batch in enumerate(batches):
                 if number in parts:
                     continue
-                parts[number] = score_batch(capture, batch, prompts, how)
+                parts[number] = score_batch(capture, batch, prompts, how, shown)
                 done += len(batch.prompts)
-                bar.update(len(batch.prompts))
+                shown.prompts(len(batch.prompts))
                 if shards is not None:
                     shards.add(number, parts[number])
         except BaseException as error:
@@ -117,13 +120,56 @@ def score_batches(
     return Tables(*(without_one_pass(in_order(table)) for table in tables))
 
 
-def score_batch(capture: Capture, batch: Batch, prompts: list[Prompt], how: Scoring) -> Tables:
+class Progress:
+    """A bar of prompts; of layers where one prompt takes longer than `PATIENCE`.
+
+    Args:
+        total, done: prompts in all, and of these scored before.
+        layers: how many a prompt takes.
+        progress: whether anything is shown.
+    """
+
+    def __init__(self, total: int, done: int, layers: int, progress: bool):
+        self.layers = layers
+        self.alone = total == 1
+        count = dict(total=layers, unit="layer", delay=PATIENCE) if self.alone else dict(total=total, unit="prompt")
+        self.bar = tqdm(initial=0 if self.alone else done, disable=not progress or done == total == 1, **count)
+        self.last = time.monotonic()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.bar.close()
+
+    def seen(self, inputs: LayerInputs, is_last: bool) -> None:
+        """Note layers that were scored on a batch; ``is_last`` says that no query of theirs is left."""
+        if self.alone and is_last:
+            self.bar.update(len(inputs.layers))
+        elif not self.alone and time.monotonic() - self.last > PATIENCE:
+            self.bar.set_postfix_str(f"layer {inputs.layers[-1]} scored")
+            self.last = time.monotonic()
+
+    def prompts(self, count: int) -> None:
+        """Note prompts that were scored."""
+        self.last = time.monotonic()
+        if not self.alone:
+            self.bar.set_postfix_str("", refresh=False)
+            self.bar.update(count)
+
+
+def score_batch(capture: Capture, batch: Batch, prompts: list[Prompt], how: Scoring, shown: Progress) -> Tables:
     """Score one batch in one forward pass."""
     collector = ScoreCollector(how)
+
+    def visit(inputs: LayerInputs) -> None:
+        collector.add(inputs.hold(batch.held), batch)
+        shown.seen(inputs, inputs.query_position == batch.queries[-1])
+
     tokens = torch.tensor([prompts[number].ids for number in batch.prompts], device=capture.device)
     logits = capture.run(
         tokens,
-        lambda inputs: collector.add(inputs.hold(batch.held), batch),
+        visit,
         query=batch.queries,
         layers=how.layers,
         together=True,

@@ -298,6 +298,21 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_profile(tmp_path, mon
         pd.testing.assert_frame_equal(profile(prompts, checkpoint=folder, **options).heads, whole.heads)
 
 
+@pytest.mark.parametrize("count, query", [(1, -1), (1, [5, 7]), (3, -1)])
+def test_progress_goes_over_layers_within_a_prompt_that_takes_long(count, query, monkeypatch, capsys):
+    monkeypatch.setattr(scoring, "PATIENCE", 0.0)
+    monkeypatch.setattr("possym.capture.capture.TOGETHER", 0)  # as layers with large keys come
+    told = []
+    monkeypatch.setattr(scoring.tqdm, "update", lambda bar, n: told.append((bar.disable or bar.unit, n)))
+    prompts = [families.tokens(9, seed=k)[0].tolist() for k in range(count)]
+    possym.profile(families.build("llama", num_hidden_layers=4), prompts, query=query)
+    assert told == ([("layer", 1)] * 4 if count == 1 else [("prompt", 3)])
+    assert ("layer/s" if count == 1 else "layer 3 scored") in capsys.readouterr().err
+    told.clear()
+    possym.profile(families.build("llama"), prompts, query=query, progress=False, layers=[1])
+    assert capsys.readouterr().err == "" and [name for name, _ in told] == [True]
+
+
 def test_a_folder_of_another_run_is_refused(tmp_path):
     folder = tmp_path / "run"
     profile(IDS, checkpoint=folder)
