@@ -1,0 +1,105 @@
+"""The models that are asked, each with the text it is asked on: half of it to choose heads by, half to judge them."""
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from possym.errors import ConfigError
+from possym.experiments import language_models
+from possym.experiments.language_models import corpus as corpora
+from possym.experiments.language_models.model import Sizes, as_llama, load_model, save_model
+from possym.experiments.language_models.training import train, windows
+from possym.models import hub, random_llama
+from possym.tasks.text import natural_text
+
+if TYPE_CHECKING:
+    from possym.experiments.cache_plans import Config
+
+RANDOM = "random-llama"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model of the Llama kind, sequences (B, T) to choose heads by, others to evaluate, a token that ends rows.
+
+    ``separator`` is the line break, or the full stop of a tokenizer that has none.
+    """
+
+    name: str
+    model: nn.Module
+    chosen: Tensor
+    evaluated: Tensor
+    separator: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lies."""
+        return next(self.model.parameters()).device
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens that the model knows."""
+        return self.model.get_input_embeddings().weight.shape[0]
+
+    @property
+    def head_width(self) -> int:
+        """Width of one head."""
+        return self.model.config.head_dim
+
+    def with_cache(self, cache: Any) -> dict[str, Any]:
+        """Return the arguments that give the model a cache, under the name that this transformers has for it."""
+        name = "cache" if "cache" in inspect.signature(self.model.forward).parameters else "past_key_values"
+        return {name: cache, "use_cache": True}
+
+
+def language_subject(name: str, seed: int, config: "Config", device: torch.device, folder: Path) -> Subject:
+    """Return a language model of one encoding and seed, from the cache where the study that trains it left it."""
+    training = config.training()
+    entry = language_models.Run(name, training.width, training.corpus, seed)
+    text = language_models.load_corpus(entry.corpus, training)
+    file = language_models.weights_file(entry) if training.corpus != "small" else folder / f"{name}-{seed}.weights"
+    if not file.is_file():
+        sizes = Sizes(training.vocabulary, training.layers, training.heads, entry.width, name)
+        model, _ = train(
+            sizes,
+            text.train.to(device),
+            steps=training.steps,
+            batch=training.batch,
+            length=training.length,
+            peak=training.learning_rate,
+            warm_up=training.warm_up,
+            points=[training.steps],
+            seed=seed,
+            device=device,
+            measure=lambda model, step: None,
+            label=f"{name}-{seed}",
+        )
+        save_model(model, file)
+    model = as_llama(load_model(file)).to(device)  # as it is stored, whoever trained it
+    model.set_attn_implementation("sdpa")
+    chosen = windows(text.held_out, config.chosen, config.length, seed=21)
+    evaluated = windows(text.held_out, config.evaluated, config.length, seed=22)
+    return Subject(f"{name}-{seed}", model, chosen, evaluated, corpora.tokens_of(text.tokenizer, "\n")[0][-1])
+
+
+def real_subject(name: str, config: "Config", device: torch.device, folder: Path) -> Subject:
+    """Return a real model, asked on the language reference that ships with Python, other topics for each half."""
+    source = str(random_llama.save(folder / RANDOM)) if name == RANDOM else name
+    model, tokenizer = hub.load(source, device=str(device), dtype="float32")
+    parts: list[list[list[int]]] = [[], []]
+    for number, topic in enumerate(natural_text().values()):
+        ids = tokenizer(topic)["input_ids"]
+        last = len(ids) - config.real_length + 1
+        parts[number % 2] += [ids[at : at + config.real_length] for at in range(0, last, config.real_length)]
+    counts = config.chosen, config.evaluated
+    if any(len(part) < 2 for part in parts):
+        raise ConfigError(f"real_length = {config.real_length}: the text has no such sequences")
+    chosen, evaluated = (torch.tensor(part[:count]) for part, count in zip(parts, counts, strict=True))
+    ends = (
+        tokenizer("\n", add_special_tokens=False)["input_ids"] or tokenizer(".", add_special_tokens=False)["input_ids"]
+    )
+    return Subject(name, model, chosen, evaluated, ends[-1])
