@@ -7,7 +7,6 @@ import altair as alt
 import pandas as pd
 
 from possym.charts import CATEGORIES, NEUTRAL, SYMBOLIC
-from possym.charts.theme import tile_font
 from possym.profiling.charts import number
 from possym.profiling.known_kinds import DEFINITIONS, REPEATED
 
@@ -83,7 +82,7 @@ def known_planes(atlases: Mapping[str, Any], count: int = 10, material: str = RE
 
 
 def definitions_agree(atlases: Mapping[str, Any], count: int = 10) -> alt.HConcatChart:
-    """Draw for each model the share of heads that every two definitions have in common.
+    """Draw for each model how many heads every two definitions have in common.
 
     Args:
         atlases: by the model's name, each a `possym.profiling.atlas.Atlas`.
@@ -92,29 +91,28 @@ def definitions_agree(atlases: Mapping[str, Any], count: int = 10) -> alt.HConca
     panels, words = [], []
     order = list(LABELS.values())
     for model, atlas in atlases.items():
-        table = atlas.agreement(count)
-        table = table[table["first"] != table["second"]].replace({"first": LABELS, "second": LABELS})
-        pair = table[(table["first"] == LABELS["retrieval"]) & (table["second"] == LABELS["query_focused"])].iloc[0]
-        words.append(f"{model} {pair['overlap'] * count:.0f} of {count}")
+        table = atlas.agreement(count).replace({"first": LABELS, "second": LABELS})
+        table = table.assign(shared=(table["overlap"] * count).round().astype(int), chance=table["by_chance"] * count)
+        table = table.loc[
+            table["first"] != table["second"], ["first", "second", "shared", "chance", "rank_correlation"]
+        ]
+        pair = table[(table["first"] == LABELS["retrieval"]) & (table["second"] == LABELS["query_focused"])]
+        words.append(f"{model} {pair['shared'].iloc[0]} of {count}")
         base = alt.Chart(table.round(3)).encode(
-            x=alt.X("second:N", title=None, sort=order).axis(labelAngle=-60, labelLimit=160),
-            y=alt.Y("first:N", title=None, sort=order).axis(labelLimit=160),
-            tooltip=["first:N", "second:N", number("overlap", ".0%"), number("by_chance", ".0%"),
-                     number("rank_correlation")],
-        )  # fmt: skip
-        tiles = base.mark_rect().encode(
-            color=alt.Color("overlap:Q", title="shared").scale(domain=[0, 1], range=["#f7f7f7", SYMBOLIC])
-            .legend(format=".0%")
-        )  # fmt: skip
-        label = base.mark_text(fontSize=tile_font(3)).encode(
-            text=alt.Text("overlap:Q", format=".0%"), color=alt.value("#222222")
+            x=alt.X("second:N", title=None, sort=order).axis(labelAngle=-60, labelLimit=200),
+            y=alt.Y("first:N", title=None, sort=order).axis(labelLimit=200, labels=not panels),
+            tooltip=["first:N", "second:N", "shared:Q", number("chance", ".1f"), number("rank_correlation")],
         )
-        panels.append((tiles + label).properties(width=270, height=270, title=alt.Title(model, fontSize=12)))
+        tiles = base.mark_rect().encode(
+            color=alt.Color("shared:Q", title="shared").scale(domain=[0, count], range=["#f7f7f7", SYMBOLIC])
+        )
+        label = base.mark_text(fontSize=10).encode(text=alt.Text("shared:Q"), color=alt.value("#222222"))
+        panels.append((tiles + label).properties(width=240, height=240, title=alt.Title(model, fontSize=12)))
     return alt.hconcat(*panels).properties(
         title=alt.Title(
             f"Both definitions of retrieval heads share: {', '.join(words)}",
-            subtitle=f"Share of the first {count} heads of one definition that another names too",
+            subtitle=f"How many of their first {count} heads two definitions have in common",
         ),
-        description=f"Heatmaps of the share of the first {count} heads that every two definitions have in common. "
+        description=f"Heatmaps of how many of their first {count} heads every two definitions have in common. "
         f"Retrieval and query-focused retrieval: {', '.join(words)}.",
     )

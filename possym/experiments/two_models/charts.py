@@ -68,7 +68,9 @@ def bases(tables: dict[str, pd.DataFrame], model: str) -> alt.VConcatChart:
                 color=alt.Color("kind:N", title=None).scale(domain=list(COLORS), range=list(COLORS.values())),
                 tooltip=["layer:O", "kind:N", number("lead"), number("positional"), number("symbolic")],
             )
-            .properties(height=80, title=alt.Title(f"{heading(condition)}: gap {gap(rows):+.2f}", fontSize=12))
+            .properties(
+                width=460, height=80, title=alt.Title(f"{heading(condition)}: gap {gap(rows):+.2f}", fontSize=12)
+            )
         )
     return alt.vconcat(*panels).properties(
         title=alt.Title(
