@@ -5,6 +5,7 @@ python _ext/lab_copies.py _build/lab        copies what lies in the current fold
 A copy that was not edited follows its page. An edited copy is kept, and named; delete it to have the page again.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,10 +16,14 @@ LINKED = ("_assets", "sweeps")  # what pages show beside themselves
 PAIRED = 'formats = "ipynb,md:myst"\n'
 
 
+MODEL = re.compile(r"```\{page-model\}.*?```", re.DOTALL)  # made by the build; controls in JupyterLab call the model
+
+
 def shown(page: Path) -> str:
     """A page as JupyterLab shows and stores it: the solutions of its exercises are folded, as in the book."""
     text = page.read_text(encoding="utf-8")
-    return chapter_format.written(page, folded="solution") if chapter_format.runs(text) else text
+    text = chapter_format.written(page, folded="solution") if chapter_format.runs(text) else text
+    return MODEL.sub("*The model runs in the built page.*", text)
 
 
 def copy_pages(book: Path, lab: Path) -> list[Path]:

@@ -34,7 +34,7 @@ PLACE = (
     '<figure class="possym-model" {data}><figcaption><strong>The trained model, in this page</strong></figcaption>'
     "<noscript><p>The model runs in your browser, which needs JavaScript.</p></noscript></figure>"
 )
-LENGTHS = (17, 400)
+LENGTHS = (17, 640)
 
 
 @cache
@@ -158,7 +158,7 @@ def finish_page(app, pagename, templatename, context, doctree) -> None:
     app.add_css_file(f"model/{STYLE}")
     for name in SCRIPTS:
         app.add_js_file(f"model/{name}", loading_method="defer")
-    files = " ".join(f'data-{task}="{name}"' for task, name in names.items())
+    files = " ".join(f'data-file-{task}="{name}"' for task, name in names.items())
     context["body"] = body.replace('class="possym-model"', f'class="possym-model" {files}')
 
 

@@ -4,13 +4,16 @@ import copy
 import importlib.util
 import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from possym.ensembles.last_token import last_token_logits
+from possym.ensembles.last_token import attention, last_token_logits, swapped_attention
 from possym.experiments.learning_dynamics import trained_model
 from possym.experiments.mechanism.interventions import kept_layers
 from possym.scores import swap_scores
@@ -192,3 +195,158 @@ def test_what_is_no_sequence_is_said_in_a_sentence(engine):
         [text.split() for text in wrong],
     )
     assert [(text, part) for text, part in zip(said, wrong.values(), strict=True) if part not in text] == []
+
+
+# ---- The page
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A book of one page, with the theme and the style of the real one, that has a model far below the fold."""
+    folder = tmp_path_factory.mktemp("book")
+    for name in ("_ext", "_assets"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("_config.yml", "references.bib"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "_toc.yml").write_text("format: jb-book\nroot: index\n")
+    text = "# A page\n\n" + "Some words.\n\n" * 60 + "```{page-model} letter\n:hops: 3\n```\n\n" + "Words.\n\n" * 20
+    (folder / "index.md").write_text(text)
+    command = [Path(sys.executable).parent / "jupyter-book", "build", folder, "-W", "-q"]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return (folder / "_build/html/index.html").as_uri()
+
+
+def ready(page):
+    page.wait_for_selector(".possym-model[data-state=ready]", timeout=60_000)
+
+
+def opened(v, address):
+    """The page with its model at work, which it fetches once a reader comes near."""
+    v.open(address)
+    assert v.page.locator("script[src*='model/letter.']").count() == 0
+    assert v.page.locator(".possym-model tbody tr").count() == 12
+    v.page.locator(".possym-model").scroll_into_view_if_needed()
+    ready(v.page)
+    assert v.page.locator("script[src*='model/letter.']").count() == 1
+    assert v.page.locator("script[src*='model/number.']").count() == 0
+    return v.page
+
+
+def cells(page, column):
+    return [part or "0" for part in page.locator(f".possym-model tbody td.possym-{column}").all_text_contents()]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1440, "light"), (390, "dark"), (1600, "dark")])
+def test_a_page_opened_from_disk_is_whole_and_axe_finds_nothing(address, visit, width, scheme):
+    with visit(width, color_scheme=scheme, reduced_motion="reduce") as v:
+        page = opened(v, address)
+        for control in (".possym-model thead button >> nth=2", ".possym-model thead button >> nth=15"):
+            page.locator(control).click()
+        page.locator(".possym-model tbody button >> nth=4").click()
+        ready(page)
+        assert v.findings() == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.get_by_label("number task").check()
+        ready(page)
+        page.locator(".possym-model input[type=range]").fill("20")
+        ready(page)
+        assert v.findings() == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        # Chromium refuses the theme's font preloads from disk, and says so.
+        assert [problem for problem in v.problems if "console" not in problem] == []
+
+
+def test_what_the_page_shows_is_what_possym_finds(address, visit, stored):
+    """Attention, scores, answer, a swap and a layer that is off, all by keyboard."""
+    model, task = stepped_by_hand(stored["letter"]), TASKS["letter"]
+    with visit() as v:
+        page = opened(v, address)
+        words = page.get_by_label("Sequence").input_value().split()
+        tokens = torch.tensor([[task.vocabulary.index(word) for word in words]])
+        logits = last_token_logits(model, tokens)
+        relocated, own = (part[0, :, 0, 0] for part in logits)
+        found = swap_scores(relocated, extra_logits=own)
+        for name, expected in (("positional", found.positional), ("symbolic", found.symbolic)):
+            assert largest(torch.tensor([float(part) for part in cells(page, name)]), expected) < 0.006
+        shown = ".possym-model tbody td > span"
+
+        def weights():
+            texts = page.locator(shown).all_text_contents()
+            return torch.tensor([float(text or 0) for text in texts]).view(12, 18)[:, 1:] / 100
+
+        assert largest(weights(), attention(relocated, own)) < 0.0051
+        assert page.locator(".possym-said strong").first.text_content() == task.decode(task.solve(tokens))[0]
+        took = []
+        for first, second in ((3, 15), (0, 15), (5, 12)):
+            for place in (first, second):
+                page.locator(".possym-model thead button").nth(0).focus()
+                for _ in range(place):
+                    page.keyboard.press("ArrowRight")
+                page.keyboard.press("Enter")
+            ready(page)
+            assert largest(weights(), swapped_attention(relocated, own, first, second)) < 0.0051
+            took.append(float(page.locator(".possym-model").get_attribute("data-took")))
+            for place in (second, first):
+                page.locator(".possym-model thead button").nth(place).press("Enter")
+            ready(page)
+        print(f"a swap's answer takes {min(took):.0f} ms")
+        assert min(took) < 100
+        page.locator(".possym-model tbody button").nth(0).focus()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Space")
+        ready(page)
+        kept = torch.ones(1, 12, dtype=torch.bool)
+        kept[0, 1] = False
+        without = answers(model, tokens, attend=kept_layers(model, kept, "self"))
+        assert page.locator(".possym-said strong").first.text_content() == task.decode(without.argmax(-1))[0]
+        assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Layer 1"
+        assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "false"
+        assert v.problems == [] or all("console" in problem for problem in v.problems)
+
+
+def test_sequences_are_typed_and_lengthened_until_they_break(address, visit):
+    with visit() as v:
+        page = opened(v, address)
+        typed = page.get_by_label("Sequence")
+        said, counted = page.locator(".possym-said"), page.locator(".possym-counted")
+        for text, words in (
+            ("a1 b2 c3 dd ef fb", "b2"),
+            ("a1 b2 zz", "“zz” is no token of the letter task"),
+            ("a1 b2 c3 hd", "leads to no earlier token"),
+        ):
+            typed.fill(text)
+            typed.press("Enter")
+            page.wait_for_function(
+                "words => document.querySelector('.possym-said').textContent.includes(words)", arg=words
+            )
+        page.get_by_label("number task").check()
+        page.get_by_role("button", name="New sequence").click()
+        ready(page)
+        page.get_by_role("button", name="Lengthen until it breaks").click()
+        page.get_by_role("button", name="Stop").wait_for()
+        page.get_by_role("button", name="Lengthen until it breaks").wait_for(timeout=120_000)
+        assert re.search(r"Right up to \d+ tokens, wrong at \d+\.", counted.text_content())
+        assert "Wrong:" in said.text_content()
+        assert "before" in page.locator(".possym-model thead").text_content()
+        page.get_by_role("button", name="New sequence").click()  # of the same length
+        page.locator(".possym-model input[type=range]").fill("0")
+        page.get_by_role("button", name="Answer 20 others").click()
+        page.wait_for_function(
+            "document.querySelector('.possym-counted').textContent.includes('of 20 other')", timeout=60_000
+        )
+        assert "20 of 20 other sequences of 17 tokens are right." in counted.text_content()
+
+
+def test_a_page_without_scripts_says_what_is_missing(address, visit):
+    with visit(java_script_enabled=False) as v:
+        assert "needs JavaScript" in v.open(address).page.locator(".possym-model").text_content()
+
+
+def test_a_working_copy_for_jupyterlab_has_a_line_in_its_place(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "_ext")
+    copies = importlib.import_module("lab_copies")
+    for page in ROOT.glob("chapters/*.md"):
+        asked, shown = page.read_text(encoding="utf-8").count("{page-model}"), copies.shown(page)
+        assert shown.count("*The model runs in the built page.*") == asked
+        assert "page-model" not in shown
