@@ -47,8 +47,9 @@ def execute(chapter: Path, notebook: Path, standard: dict[str, Any], more: dict[
             )
         parameters = {} if known is None else standard | more
         papermill.execute_notebook(
-            source, executed, parameters, kernel_name="python3", cwd=Path.cwd(), progress_bar=sys.stderr.isatty()
-        )
+            source, executed, parameters, kernel_name="python3", cwd=Path.cwd(), progress_bar=sys.stderr.isatty(),
+            stderr_file=sys.stderr if sys.stderr.isatty() else None,
+        )  # fmt: skip
         finished = nbformat.read(executed, as_version=4)
         prepare_for_page(finished)
         nbformat.write(finished, executed)
@@ -91,6 +92,13 @@ def prepare_for_page(notebook: nbformat.NotebookNode) -> None:
         cell.metadata = nbformat.from_dict({**cell.metadata, "tags": tags} if tags else dict(cell.metadata))
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
+        if "outputs" in cell:
+            cell.outputs = [part for part in cell.outputs if not is_progress(part)]
+
+
+def is_progress(output: nbformat.NotebookNode) -> bool:
+    """Whether an output is a bar of progress, which begins by going back in its line, or the line's end after it."""
+    return output.get("name") == "stderr" and (output.text.startswith("\r") or not output.text.strip())
 
 
 def report(chapter: Path, error: PapermillExecutionError) -> str:

@@ -26,7 +26,6 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from possym.ensembles import adamw
 from possym.ensembles.checkpoints import RESTART, Training, of_kind, reading
@@ -36,6 +35,7 @@ from possym.ensembles.streams import generator
 from possym.ensembles.token_table import Source
 from possym.errors import InputError, ResultsError, require_type
 from possym.results import atomic_write
+from possym.results.progress import tqdm
 
 
 class Trainer:

@@ -2,19 +2,25 @@
 
 python -m possym.experiments theory --preset smoke --compute always
 python -m possym.experiments canonical --preset smoke --set deviation=1.0
+python -m possym.experiments canonical --help         its settings
+python -m possym.experiments --list                   what is stored or unfinished
+python -m possym.experiments --clean                  delete smoke results, and locks that no run holds
 """
 
 import argparse
 import ast
+import dataclasses
 import pkgutil
 import sys
+import warnings
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from possym import experiments
 from possym.errors import ConfigError, PossymError
-from possym.results import load_or_run, provenance_line, result_folder
+from possym.results import load_or_run, provenance_line, result_folder, results_root
+from possym.results.runs import delete_small, listed
 
 
 def studies() -> dict[str, ModuleType]:
@@ -37,30 +43,92 @@ def setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def main(words: list[str] | None = None) -> int:
-    """Run what the command line asks for; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m possym.experiments", description=__doc__.splitlines()[0])
-    parser.add_argument("study", help="such as theory")
+def settings_of(study: ModuleType) -> str:
+    """What a study is and what can be set: a line a setting, with its value in the presets paper and smoke."""
+    paper, small = (study.Config.preset_named(preset) for preset in ("paper", "smoke"))
+    lines = [study.__doc__.strip().splitlines()[0], "", "settings (--set name=value), at full size | smoke:"]
+    for entry in dataclasses.fields(paper):
+        if entry.name not in ("device", "preset"):
+            full, less = (repr(getattr(config, entry.name)) for config in (paper, small))
+            lines.append(f"  {entry.name} = {full}" + (f" | {less}" if less != full else ""))
+    return "\n".join(lines)
+
+
+class Help(argparse.Action):
+    """``--help``: the options, then all studies, or the settings of the one that was named before it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, asked: argparse.Namespace, *_: Any) -> None:
+        """Print and end."""
+        known = studies()
+        if asked.study in known:
+            parser.epilog = settings_of(known[asked.study])
+        else:
+            width = max(map(len, known))
+            lines = [f"  {name:{width}}  {study.__doc__.strip().splitlines()[0]}" for name, study in known.items()]
+            parser.epilog = "\n".join(["studies (STUDY --help lists the settings of one):", *lines])
+        parser.print_help()
+        parser.exit()
+
+
+def command_line() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m possym.experiments",
+        description=__doc__.splitlines()[0],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+    )
+    parser.add_argument("study", nargs="?", help="such as theory")
+    parser.add_argument("-h", "--help", action=Help, nargs=0, help="this text, the studies, and a study's settings")
     parser.add_argument("--preset", default="paper", help="paper (standard) or smoke")
     parser.add_argument("--compute", default="auto", help="auto (standard: run what is not stored), always, stored")
     parser.add_argument("--device", default="auto", help="auto (standard: CUDA where there is one), cpu, cuda:0, ...")
     parser.add_argument(
         "--set", default=[], nargs="+", action="extend", metavar="name=value", help="settings other than the preset's"
     )
+    store = parser.add_mutually_exclusive_group()
+    store.add_argument("--list", action="store_true", help="list what is stored, unfinished or locked; of STUDY or all")
+    store.add_argument(
+        "--clean",
+        action="store_true",
+        help="delete stored and unfinished results of the preset smoke and locks that no run holds; of STUDY or all",
+    )
+    return parser
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run what the command line asks for; the exit status."""
+    parser = command_line()
     asked = parser.parse_args(words)
     try:
         known = studies()
-        if asked.study not in known:
-            raise ConfigError(f"study = {asked.study!r}: known studies are {', '.join(known)}")
+        if asked.study not in known and not (asked.study is None and (asked.list or asked.clean)):
+            given = "no study is named" if asked.study is None else f"study = {asked.study!r}"
+            raise ConfigError(f"{given}: known studies are {', '.join(known)}")
+        if asked.list:
+            found = listed(results_root(), asked.study)
+            print(
+                results_root(), found.to_string(index=False, na_rep="") if len(found) else "nothing is stored", sep="\n"
+            )
+            return 0
+        if asked.clean:
+            gone = delete_small(results_root(), asked.study)
+            print(*[f"deleted {name}" for name in gone] or ["nothing to delete"], sep="\n")
+            return 0
         study = known[asked.study]
         settings = list(map(setting, asked.set))
         if len(dict(settings)) < len(settings):
             raise ConfigError(f"--set {' '.join(asked.set)}: give each setting once")
         config = study.Config.preset_named(asked.preset, device=asked.device, **dict(settings))
-        result = load_or_run(study, config, asked.compute)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: print(f"Warning: {message}", file=sys.stderr)
+            result = load_or_run(study, config, asked.compute)
     except PossymError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("Stopped. The same command goes on from its last checkpoint.", file=sys.stderr)
+        return 130
     made_by = provenance_line(result).replace("*", "").replace("`", "")
     print(f"{result_folder(study.NAME, config)}\n{study.NAME}: {made_by}")
     return 0

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from possym.capture import Capture, LayerInputs
 from possym.errors import InputError, UnsupportedModelError, require_type, to_int
@@ -20,6 +19,7 @@ from possym.kv_cache.applied import applied
 from possym.kv_cache.plan import CachePlan
 from possym.profiling import Profile, profile
 from possym.profiling.prompts import read_prompts
+from possym.results.progress import tqdm
 from possym.rope import rotate_by
 
 KEYS = ["layer", "key_head"]

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import filelock
-from tqdm import tqdm
 
 from possym.errors import EndpointError, InputError, ResultsError, UnsupportedModelError, require_type
 from possym.models.runners import Reply, check_texts
 from possym.results import atomic_write, writing
+from possym.results.progress import tqdm
 from possym.tasks.batch import check_count
 
 CHARACTERS_A_TOKEN = 2  # a sequence "k q a" is a token every second character, and prose has fewer

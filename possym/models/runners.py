@@ -3,9 +3,9 @@
 from typing import Any, NamedTuple
 
 import torch
-from tqdm import tqdm
 
 from possym.errors import InputError, UnsupportedModelError, require_type
+from possym.results.progress import tqdm
 from possym.tasks.batch import check_count
 
 

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from possym.capture import Capture, LayerInputs
 from possym.capture.layer_inputs import LayerScores
 from possym.errors import InputError
 from possym.profiling.prompts import Prompt, Span
 from possym.profiling.shards import Shards
+from possym.results.progress import tqdm
 from possym.scores import purity
 
 HEAD_VALUES = (*LayerScores._fields, "moved")

@@ -9,7 +9,7 @@ last and in one step, so a folder holds the old result or the new one, never hal
 import json
 import os
 import shutil
-import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,6 +28,7 @@ from possym.results.config import COMPUTE, ExperimentConfig, config_hash, identi
 from possym.results.devices import choose_device
 from possym.results.files import atomic_write, cache_root, scratch, sha256, writing
 from possym.results.provenance import environment
+from possym.results.runs import Clock, stored_time
 
 DATA = (".parquet", ".safetensors")
 COMMON = ("config", "versions", "commit", "dirty", "files")
@@ -96,7 +97,10 @@ def load_or_run(experiment: ModuleType, config: Any, compute: str = "stored") ->
         experiment: a module of `possym.experiments`.
         config: its `Config`.
         compute: ``"stored"`` loads and never runs, ``"auto"`` runs what is not stored, ``"always"`` runs.
-            An interrupted run goes on from its checkpoints.
+            An interrupted run goes on from its checkpoints, and the seconds that are stored are those of all runs.
+
+    Warns:
+        UserWarning: the paper preset is about to run on a CPU, though the stored result took a GPU; it says how long.
 
     Raises:
         ConfigError: unknown ``compute``, or a device to run on that this machine has not.
@@ -114,7 +118,16 @@ def load_or_run(experiment: ModuleType, config: Any, compute: str = "stored") ->
     folder = result_folder(experiment.NAME, config)
     if compute == "stored" or (compute == "auto" and (folder / "manifest.json").exists()):
         return load(folder, config)
-    choose_device(getattr(config, "device", "auto"))
+    on_cpu = choose_device(getattr(config, "device", "auto")).type == "cpu"
+    full = getattr(config, "preset", None) == "paper"
+    if on_cpu and full and (took := stored_time(results_root() / experiment.NAME / "paper")):
+        seconds, device = took
+        if not device.startswith("CPU"):
+            warnings.warn(
+                f"{experiment.NAME}: preset='paper' took {seconds:,.0f} s on {device}; on this CPU it may take hours. "
+                "preset='smoke' takes a minute at most. Interrupted, the same call goes on from its last checkpoint",
+                stacklevel=2,
+            )
     checkpoints = checkpoint_folder(experiment.NAME, config)
     lock = checkpoints.with_suffix(".lock")
     with writing(lock):
@@ -123,20 +136,28 @@ def load_or_run(experiment: ModuleType, config: Any, compute: str = "stored") ->
         if compute == "auto" and (folder / "manifest.json").exists():  # another process has run it meanwhile
             return load(folder, config)
         checkpoints.mkdir(exist_ok=True)
-        started, clock = datetime.now(UTC), time.perf_counter()
-        study = experiment.run(config)
+        clock = Clock(checkpoints)
+        try:
+            study = experiment.run(config)
+        except BaseException as error:
+            clock.stop()
+            if isinstance(error, KeyboardInterrupt):
+                error.add_note(f"{experiment.NAME}: stopped; the same call goes on from its last checkpoint")
+            raise
         study.manifest = {
             "experiment": experiment.NAME,
             "config": identity(config),
             "config_hash": config_hash(config),
             "seeds": [getattr(config, "seed", 0)],
-            "started": started.isoformat(timespec="seconds"),
-            "seconds": round(time.perf_counter() - clock, 2),
+            "started": datetime.fromtimestamp(clock.began, UTC).isoformat(timespec="seconds"),
+            "seconds": round(clock.seconds(), 2),
+            **({"runs": clock.runs} if clock.runs > 1 else {}),
             **environment(getattr(config, "device", "auto")),
             **study.manifest,
         }
         save(folder, study)
         shutil.rmtree(checkpoints)
+        clock.notes.unlink(missing_ok=True)
     return study
 
 
@@ -199,7 +220,10 @@ def load(folder: Path, config: Any = None, required: Sequence[str] = MANIFEST) -
         if not listed:
             raise ValueError("it lists no file")
     except FileNotFoundError:
-        raise ResultsError(f"no stored result in {folder}: {rerun}, or use compute='auto'") from None
+        took = stored_time(folder.parent / "paper")
+        hours = f" (the stored one took {took[0]:,.0f} s on {took[1]})" if took else ""
+        small = ", or preset='smoke', which takes a minute at most" if folder.name.startswith("paper") else ""
+        raise ResultsError(f"no stored result in {folder}: {rerun}{hours}, or use compute='auto'{small}") from None
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         reason = f"an entry of files lacks {error}" if isinstance(error, KeyError) else error
         raise ResultsError(f"{folder / 'manifest.json'} cannot be used ({reason}): restore it, or {rerun}") from None

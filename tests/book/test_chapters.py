@@ -119,3 +119,14 @@ def test_a_chapter_that_fails_says_what_its_own_parameters_cell_changed(book):
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert result.returncode == 1
     assert "chapters/one.md: the chapter's own parameters cell says seed = 5\n" in result.stderr
+
+
+def test_papermill_shows_how_far_a_study_is_and_the_book_does_not(book):
+    folder = book(one="from possym.results.progress import tqdm\nprint(sum(tqdm(range(4), desc='updates')))")
+    command = [sys.executable, str(ROOT / "_ext/execute_chapter.py"), "chapters/one.md", "one.ipynb"]
+    subprocess.run(command, cwd=folder, check=True)
+    notebook = nbformat.read(folder / "one.ipynb", as_version=4)
+    assert [output.text for output in notebook.cells[-1].outputs] == ["6\n"]
+    command = [sys.executable, "-m", "papermill", "--log-output", "one.ipynb", "again.ipynb"]
+    said = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stderr
+    assert "updates: 100%" in said

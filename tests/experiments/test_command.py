@@ -1,5 +1,12 @@
 """The command that runs one study."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 
 from possym import results
@@ -34,6 +41,7 @@ def test_it_runs_stores_and_loads(store, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ([], "ConfigError: no study is named: known studies are canonical, "),
         (["theori"], "ConfigError: study = 'theori': known studies are canonical, "),
         (["theory", "--preset", "large"], "ConfigError: preset = 'large': known presets are smoke, paper"),
         (["theory", "--compute", "sometimes"], "ConfigError: compute = 'sometimes': known values are stored, auto"),
@@ -69,3 +77,61 @@ def test_a_device_of_another_machine_is_refused_before_a_run_begins(store, capsy
     assert main(["theory", *SMALL, "--device", "cuda:99", "--compute", "always"]) == 1
     assert "CUDA devices; try 'auto'" in capsys.readouterr().err
     assert not list(store.iterdir())
+
+
+def test_help_lists_the_studies_and_the_settings_of_one(capsys):
+    for words, said in (
+        (["--help"], [f"  {name} " for name in studies()]),
+        (["theory", "--help"], ["  longest = 200 | 24\n", "  betas = (1.0, 5.0)\n", "  seed = 0\n"]),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 0
+        out = capsys.readouterr().out
+        assert [part for part in said if part not in out] == []
+
+
+def test_what_is_stored_is_listed_and_what_is_small_deleted(store, capsys):
+    for name in ("theory/smoke", "theory/paper", "canonical/smoke-0123"):
+        (store / name).mkdir(parents=True)
+        manifest = {"started": "2026-11-28T12:00:00", "seconds": 5.0, "device": "CPU"}
+        (store / name / "manifest.json").write_text(json.dumps(manifest))
+    for preset in ("smoke", "paper"):  # both unfinished
+        (results.checkpoint_folder("theory", theory.Config.preset_named(preset)) / "step").write_text("5")
+    for folder in list(store.glob(".partial/*-*")):
+        folder.with_suffix(".lock").touch()
+    (store / ".partial/theory-paper-0123.lock").touch()
+    assert main(["--list"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    (paper,) = (path.name for path in store.glob(".partial/theory-paper-*") if path.is_dir())
+    assert sorted(row[2] for row in rows) == ["lock", "stored", "stored", "stored", "unfinished", "unfinished"]
+    with results.runs.lock_of(store / ".partial" / f"{paper}.lock"):
+        assert main(["theory", "--list"]) == 0
+        assert "running" in capsys.readouterr().out
+    assert main(["theory", "--clean"]) == 0
+    assert capsys.readouterr().out.count("deleted ") == 3
+    left = {str(path.relative_to(store)) for path in [*store.glob("*/*")]}
+    assert left == {"theory/paper", "canonical/smoke-0123", f".partial/{paper}", f".partial/{paper}.lock"}
+    assert main(["--clean"]) == 0 and main(["--clean"]) == 0
+    assert capsys.readouterr().out == "deleted canonical/smoke-0123\nnothing to delete\n"
+
+
+def test_ctrl_c_says_how_to_go_on(store):
+    command = [
+        sys.executable,
+        "-m",
+        "possym.experiments",
+        "theory",
+        "--preset",
+        "smoke",
+        "--set",
+        "random_heads=200000",
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    while not list(store.glob(".partial/*.runs")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "Stopped. The same command goes on from its last checkpoint."

@@ -195,6 +195,54 @@ def test_a_failed_run_leaves_the_stored_result_as_it_was():
     assert not any(results.checkpoint_folder("toy", config).iterdir())
 
 
+def interrupted(config, when):
+    """A study that keeps a checkpoint, waits a moment, and then ends as ``when`` says."""
+
+    def run(config):
+        (results.checkpoint_folder("toy", config) / "step").write_text("5")
+        time.sleep(0.2)
+        when()
+        return results.Study({"curve": pd.DataFrame({"step": [1]})})
+
+    return SimpleNamespace(NAME="toy", Config=Config, run=run)
+
+
+def test_the_seconds_of_an_interrupted_study_are_those_of_all_its_runs(store):
+    config = Config.preset_named("smoke")
+
+    def stop():
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            results.load_or_run(interrupted(config, stop), config, "always")
+        assert stopped.value.__notes__ == ["toy: stopped; the same call goes on from its last checkpoint"]
+    (notes,) = store.glob(".partial/*.runs")
+    runs = json.loads(notes.read_text())
+    assert [run["seconds"] >= 0.2 for run in runs] == [True, True]
+    killed = {"started": (notes.with_suffix("") / "step").stat().st_mtime - 100, "seconds": None}  # at its checkpoint
+    notes.write_text(json.dumps([*runs, killed]))
+    manifest = results.load_or_run(interrupted(config, lambda: None), config, "always").manifest
+    assert 100.6 <= manifest["seconds"] < 110 and manifest["runs"] == 4
+    again = results.load_or_run(interrupted(config, lambda: None), config, "always").manifest
+    assert again["seconds"] < 10 and "runs" not in again
+
+
+def test_a_study_for_a_gpu_says_on_a_cpu_how_long_it_took_and_what_is_small():
+    toy, config = experiment(), Config.preset_named("paper", device="cpu")
+    with pytest.raises(ResultsError, match="or use compute='auto', or preset='smoke', which takes a minute at most"):
+        results.load_or_run(toy, config)
+    results.load_or_run(toy, config, "always")  # stored by a CPU: nothing to warn of
+    manifest = results.result_folder("toy", config) / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"device": "NVIDIA H200", "seconds": 4321.0}))
+    with pytest.warns(UserWarning, match=r"'paper' took 4,321 s on NVIDIA H200; .* preset='smoke' takes a minute"):
+        results.load_or_run(toy, config, "always")
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"device": "NVIDIA H200", "seconds": 4321.0}))
+    other = Config.preset_named("paper", device="cpu", seed=5)
+    with pytest.raises(ResultsError, match=r"'always' \(the stored one took 4,321 s on NVIDIA H200\), or use"):
+        results.load_or_run(toy, other)
+
+
 def test_a_run_killed_while_it_stores_leaves_the_old_result_whole(store, tmp_path):
     config = Config.preset_named("smoke")
     results.load_or_run(experiment(), config, "always")

@@ -32,7 +32,6 @@ from typing import ClassVar
 
 import pandas as pd
 import torch
-from tqdm import tqdm
 
 from possym.errors import ConfigError
 from possym.experiments import language_models
@@ -42,6 +41,7 @@ from possym.experiments.language_models.model import ENCODINGS
 from possym.kv_cache import RULES, CachePlan, Heads, applied, holding, keep, measure, try_each
 from possym.kv_cache.evaluation import copying, needle, position_losses
 from possym.results import ExperimentConfig, Study, atomic_write, checkpoint_folder, choose_device
+from possym.results.progress import tqdm
 
 NAME = "cache_plans"
 BINS = 16

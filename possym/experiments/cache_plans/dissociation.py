@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from possym.capture import Capture
 from possym.capture.attention_call import AttentionCall
@@ -27,6 +26,7 @@ from possym.capture.edits import ablate_frequencies
 from possym.experiments.cache_plans.subjects import Subject
 from possym.kv_cache.evaluation import needle, position_losses
 from possym.profiling import profile
+from possym.results.progress import tqdm
 
 if TYPE_CHECKING:
     from possym.experiments.cache_plans import Config

@@ -40,7 +40,6 @@ from typing import Any, ClassVar
 import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.streams import generator
@@ -55,6 +54,7 @@ from possym.experiments.learning_dynamics import score_heads, tidy
 from possym.experiments.trained import SMOKE, TASKS, EnsembleConfig
 from possym.results import Study, atomic_write, checkpoint_folder, choose_device
 from possym.results.devices import devices_of
+from possym.results.progress import tqdm
 from possym.scores import purity
 from possym.tasks import Batch, LetterTask, NumberTask
 

@@ -32,7 +32,6 @@ from typing import ClassVar, NamedTuple
 
 import pandas as pd
 import torch
-from tqdm import tqdm
 
 from possym.errors import ConfigError
 from possym.experiments.language_models import corpus as corpora
@@ -41,6 +40,7 @@ from possym.experiments.language_models.corpus import Corpus
 from possym.experiments.language_models.model import ENCODINGS, LanguageModel, Sizes, save_model
 from possym.experiments.language_models.training import train, windows
 from possym.results import ExperimentConfig, Study, atomic_write, cache_root, checkpoint_folder, choose_device
+from possym.results.progress import tqdm
 
 NAME = "language_models"
 WINDOW = 25

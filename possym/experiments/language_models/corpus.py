@@ -25,9 +25,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from tqdm import tqdm
 
 from possym.errors import ConfigError, ResultsError
+from possym.results.progress import tqdm
 
 PACKAGES = Path(__file__).with_name("packages.json")
 KINDS = ("source", "docstrings")

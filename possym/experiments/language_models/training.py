@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from tqdm import tqdm
 
 from possym.experiments.language_models.model import LanguageModel, Sizes
 from possym.results import writing
+from possym.results.progress import tqdm
 
 
 def learning_rate(step: int, steps: int, peak: float, warm_up: int) -> float:

@@ -25,7 +25,6 @@ from typing import Any, ClassVar
 import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from possym.ensembles.ensemble import Ensemble
 from possym.ensembles.streams import generator
@@ -39,6 +38,7 @@ from possym.experiments.generalization.summaries import learnt
 from possym.experiments.learning_dynamics import score_heads, tidy
 from possym.experiments.trained import draw, task_named, trained
 from possym.results import Study, checkpoint_folder, choose_device
+from possym.results.progress import tqdm
 from possym.scores import purity
 from possym.tasks import Batch
 

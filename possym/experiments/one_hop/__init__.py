@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import ClassVar
 
 import pandas as pd
-from tqdm import tqdm
 
 from possym.errors import ConfigError, InputError
 from possym.experiments.one_hop.protocol import KEYS, collect, draw, graded
 from possym.models import hub
 from possym.models.runners import LocalRunner
 from possym.results import ExperimentConfig, Study, atomic_write, checkpoint_folder, choose_device
+from possym.results.progress import tqdm
 from possym.tasks.onehop import KINDS, LENGTHS, LETTERS
 
 NAME = "one_hop"

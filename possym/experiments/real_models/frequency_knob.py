@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from possym.capture import Capture
 from possym.capture.attention_call import AttentionCall
@@ -20,6 +19,7 @@ from possym.capture.edits import choose_heads, edited
 from possym.capture.hooks import attached
 from possym.capture.known_heads import known_heads
 from possym.results import ExperimentConfig
+from possym.results.progress import tqdm
 
 KINDS = ("previous_token", "induction")
 SETS = {"all": ("symbolic", "positional"), "previous-token heads": ("positional",), "induction heads": ("symbolic",)}
