@@ -102,3 +102,16 @@ class EndpointError(PossymError):
 
 class DeviceError(PossymError):
     """A process that worked on one of several devices failed or was killed."""
+
+
+class MissingPackageError(PossymError, ImportError):
+    """A package is needed that is not installed; the message names the extra that brings it."""
+
+
+def install_command(extra: str) -> str:
+    """Return what to type to install an extra. There is no release yet, so it is typed in a checkout.
+
+    >>> install_command("plots")
+    "pip install '.[plots]' in the checkout of possym"
+    """
+    return f"pip install '.[{extra}]' in the checkout of possym"

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from possym.errors import UnsupportedModelError
+from possym.errors import UnsupportedModelError, install_command
 
 
 def modules_of(model: Any) -> list[nn.Module]:
@@ -191,7 +191,7 @@ def check_model(model: nn.Module, modules: list[nn.Module]) -> None:
     try:
         from transformers import PreTrainedModel
     except ImportError:
-        raise UnsupportedModelError("reading a model needs transformers: pip install 'possym[models]'") from None
+        raise UnsupportedModelError(f"reading a model needs transformers: {install_command('models')}") from None
     if not isinstance(model, nn.Module) or not hasattr(model, "config"):
         raise UnsupportedModelError(
             f"model is a {type(model).__name__}: give a transformers model, e.g. "

@@ -7,14 +7,22 @@
 * ``dynamic_title``, ``slider_over``, ``slider_label``, ``click_menu``: titles, sliders and menus
   that say what is shown at any setting.
 
+``alt`` is altair, which every chart takes from here: where it is missing, the error names the extra that brings it.
 The charts of a study live in the study's own room.
 """
 
 import os
 import sys
 
-import altair as alt
 import pandas as pd
+
+from possym.errors import MissingPackageError, install_command
+
+try:
+    import altair as alt
+    import vl_convert  # noqa: F401  draws the stills
+except ModuleNotFoundError as error:
+    raise MissingPackageError(f"charts need {error.name}: {install_command('plots')}") from None
 
 from possym.charts.controls import click_menu, dynamic_title, slider_label, slider_over
 from possym.charts.renderer import lab_scripts
@@ -40,6 +48,7 @@ __all__ = [
     "NEUTRAL",
     "POSITIONAL",
     "SYMBOLIC",
+    "alt",
     "click_menu",
     "dynamic_title",
     "enable",

@@ -2,7 +2,12 @@
 
 from html import escape
 
-from possym.errors import InputError
+from possym.errors import InputError, MissingPackageError, install_command
+
+try:
+    import ipywidgets
+except ModuleNotFoundError as error:
+    raise MissingPackageError(f"controls need {error.name}: {install_command('plots')}") from None
 
 RUN_IN_LAB = "Run this chapter in JupyterLab (make lab) to use the controls: they call the model."
 
@@ -16,7 +21,6 @@ def show(widget, note: str = RUN_IN_LAB) -> None:
     >>> show(ipywidgets.IntSlider(3), "Run this chapter to move the slider.")  # doctest: +ELLIPSIS
     {'text/plain': 'Run this chapter to move the slider.', ...}
     """
-    import ipywidgets
     from IPython.display import display
 
     if not isinstance(widget, ipywidgets.Widget):

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from html import escape
 from typing import NamedTuple
 
-import altair as alt
 import pandas as pd
-import vl_convert
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC
+from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, alt
+from possym.charts.renderer import vl_convert
 from possym.charts.typography import typeset, typeset_html
 from possym.claims.rows import stored
 from possym.experiments.canonical import summaries as canonical

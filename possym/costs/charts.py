@@ -1,10 +1,9 @@
 """Charts of what larger studies cost, from `possym.costs`."""
 
-import altair as alt
 import pandas as pd
 
 from possym import costs
-from possym.charts import CATEGORIES, INK, dynamic_title
+from possym.charts import CATEGORIES, INK, alt, dynamic_title
 from possym.errors import InputError
 
 MODELS = ("Llama-3-8B", "Llama-3-70B", "Llama-3-405B")

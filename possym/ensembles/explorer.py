@@ -6,11 +6,10 @@ the status line, and the table of what was asked before goes.
 
 from html import escape
 
-import ipywidgets
 import torch
 from torch import Tensor
 
-from possym.charts.widgets import heat_table
+from possym.charts.widgets import heat_table, ipywidgets
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.last_token import attention, last_token_logits, swapped_attention
 from possym.errors import InputError, PossymError, require_type

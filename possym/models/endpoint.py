@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import filelock
 
-from possym.errors import EndpointError, InputError, ResultsError, UnsupportedModelError, require_type
+from possym.errors import EndpointError, InputError, ResultsError, UnsupportedModelError, install_command, require_type
 from possym.models.runners import Reply, check_texts
 from possym.results import atomic_write, writing
 from possym.results.progress import tqdm
@@ -298,7 +298,7 @@ def client_of(endpoint: Endpoint, key: str) -> Iterator[Any]:
     try:
         import openai
     except ImportError:
-        raise UnsupportedModelError("asking an endpoint needs openai: pip install 'possym[api]'") from None
+        raise UnsupportedModelError(f"asking an endpoint needs openai: {install_command('api')}") from None
     hooks = {"request": [Pace(60 / endpoint.requests_per_minute).wait]}
     with openai.OpenAI(
         api_key=key,

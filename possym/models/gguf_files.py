@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from possym.errors import ResultsError, UnsupportedModelError
+from possym.errors import ResultsError, UnsupportedModelError, install_command
 from possym.results import cache_root, sha256
 from possym.results.files import scratch, writing
 
@@ -27,7 +27,7 @@ def need_gguf() -> None:
     """Raise an UnsupportedModelError unless what reads GGUF is installed."""
     for needed in ("gguf", "accelerate"):
         if importlib.util.find_spec(needed) is None:
-            raise UnsupportedModelError(f"reading GGUF needs {needed}: pip install 'possym[models]'")
+            raise UnsupportedModelError(f"reading GGUF needs {needed}: {install_command('models')}")
 
 
 def converted_folder(name: str, digest: str, gguf: Callable[[Path], Path]) -> Path:

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from possym.errors import InputError, PossymError, ResultsError, UnsupportedModelError, require_type
+from possym.errors import InputError, PossymError, ResultsError, UnsupportedModelError, install_command, require_type
 from possym.models.gemma import GEMMA, GEMMA_SHA256, join_gemma
 from possym.models.gguf_files import converted_folder, need_gguf
 from possym.results import sha256
@@ -69,7 +69,7 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError:
-        raise UnsupportedModelError("loading a model needs transformers: pip install 'possym[models]'") from None
+        raise UnsupportedModelError(f"loading a model needs transformers: {install_command('models')}") from None
     require_type(device, (str, torch.device), "device")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, NEUTRAL, SYMBOLIC
+from possym.charts import CATEGORIES, NEUTRAL, SYMBOLIC, alt
 from possym.profiling.charts import number
 from possym.profiling.known_kinds import DEFINITIONS, REPEATED
 

@@ -3,11 +3,10 @@
 import math
 from typing import Any
 
-import altair as alt
 import pandas as pd
 from scipy import stats
 
-from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC, click_menu
+from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC, alt, click_menu
 
 TOLD = ("positional", "symbolic", "entropy", "attention_moved", "effective_swaps")
 PLANE = 380  # pixels of the plane's sides

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
-from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC, click_menu
+from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC, alt, click_menu
 from possym.profiling.charts import PLANE, number, plane_axes
 
 TOWARDS = {"positional": POSITIONAL, "symbolic": SYMBOLIC}

@@ -6,13 +6,12 @@ Wrong input is said in the status line, and the picture of what was asked before
 from html import escape
 from typing import Any
 
-import ipywidgets
 import torch
 from torch import nn
 
 from possym.capture import Capture
 from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC
-from possym.charts.widgets import heat_table
+from possym.charts.widgets import heat_table, ipywidgets
 from possym.errors import InputError, PossymError
 from possym.profiling import profile
 from possym.profiling.charts import HARDLY

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import slider_over
+from possym.charts import alt, slider_over
 from possym.profiling.charts import heads_in_plane, number
 from possym.profiling.compare import SCORES
 from possym.profiling.profile import Profile

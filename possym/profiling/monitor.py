@@ -30,9 +30,11 @@ from possym.capture import Capture
 from possym.errors import (
     ConfigError,
     InputError,
+    MissingPackageError,
     PossymError,
     ResultsError,
     UnsupportedModelError,
+    install_command,
     require_type,
 )
 from possym.profiling.identity import hash_of
@@ -54,8 +56,8 @@ from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
 try:
     from transformers import PreTrainedModel, TrainerCallback
 except ImportError:
-    raise ImportError(
-        "possym.profiling.monitor needs transformers and accelerate: pip install 'possym[models]'"
+    raise MissingPackageError(
+        f"possym.profiling.monitor needs transformers and accelerate: {install_command('models')}"
     ) from None
 
 POINTS = 100

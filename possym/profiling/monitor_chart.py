@@ -1,9 +1,8 @@
 """What the heads of a model did while it trained, from the table of `possym.profiling.monitor.HeadScoreCallback`."""
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import POSITIONAL, SYMBOLIC, click_menu
+from possym.charts import POSITIONAL, SYMBOLIC, alt, click_menu
 from possym.errors import InputError, require_type
 
 

@@ -6,12 +6,11 @@ and NoPE last.
 
 from collections.abc import Sequence
 
-import altair as alt
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, dynamic_title, slider_over
+from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, alt, dynamic_title, slider_over
 from possym.charts.typography import typeset
 from possym.errors import InputError
 from possym.experiments.canonical import TASK_NAMES, TASKS, angle

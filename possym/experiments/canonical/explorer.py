@@ -5,13 +5,12 @@
 
 import math
 
-import ipywidgets
 import torch
 from torch import Tensor
 
 from possym.charts import CATEGORIES
 from possym.charts.typography import percent
-from possym.charts.widgets import heat_table
+from possym.charts.widgets import heat_table, ipywidgets
 from possym.ensembles.toy import Member, ToyEnsemble
 from possym.experiments.canonical import GRID, TASK_NAMES, angle, answer_tokens, make_task
 

@@ -4,10 +4,9 @@ Tables in are those of `possym.experiments.generality.summaries`, or of `possym.
 says so.
 """
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, dynamic_title, kind_color
+from possym.charts import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, alt, dynamic_title, kind_color
 from possym.experiments.generality.summaries import LABELS, MODEL, before_and_after, final_purity
 from possym.experiments.learning_dynamics.charts import STEP, pack
 from possym.experiments.learning_dynamics.summaries import SIGNS, over_seeds, require_columns

@@ -7,10 +7,9 @@ smallest and the largest seed, lines the median.
 
 import math
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, SYMBOLIC, dynamic_title
+from possym.charts import CATEGORIES, INK, NEUTRAL, SYMBOLIC, alt, dynamic_title
 from possym.experiments.generalization.summaries import attending_heads, kept_leads
 from possym.experiments.learning_dynamics.summaries import over_seeds
 from possym.results.published import published

@@ -5,11 +5,10 @@
 
 from html import escape
 
-import ipywidgets
 import torch
 from torch import Tensor
 
-from possym.charts.widgets import heat_table
+from possym.charts.widgets import heat_table, ipywidgets
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.errors import PossymError
 from possym.experiments.generalization.attending import all_frequencies, causal, rotate_pair

@@ -5,10 +5,9 @@ Tables in are those of `possym.experiments.generalization` and of `possym.experi
 
 import math
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, dynamic_title
+from possym.charts import CATEGORIES, INK, NEUTRAL, alt, dynamic_title
 from possym.charts.typography import percent
 from possym.errors import InputError
 from possym.experiments.generalization.charts import TASKS, TICKS, length_axis, task_color

@@ -4,10 +4,20 @@ Tables in are those of `possym.experiments.learning_dynamics`. Charts show the m
 between the smallest and the largest seed, unless a single seed is chosen.
 """
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, LAYERS, NEUTRAL, POSITIONAL, SYMBOLIC, dynamic_title, kind_color, slider_over
+from possym.charts import (
+    CATEGORIES,
+    INK,
+    LAYERS,
+    NEUTRAL,
+    POSITIONAL,
+    SYMBOLIC,
+    alt,
+    dynamic_title,
+    kind_color,
+    slider_over,
+)
 from possym.errors import InputError
 from possym.experiments.learning_dynamics.summaries import (
     kinds,

@@ -1,9 +1,8 @@
 """Charts of how learning goes with pure heads, and of what the count of pure heads rests on."""
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, kind_color
+from possym.charts import CATEGORIES, INK, alt, kind_color
 from possym.experiments.learning_dynamics.summaries import converged_steps, over_seeds, purity_steps, require_columns
 
 TASK_COLORS = dict(zip(("number", "letter"), CATEGORIES, strict=False))

@@ -3,10 +3,9 @@
 Tables in are those of `possym.experiments.length_elsewhere`, with or without the paper's setting before them.
 """
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK
+from possym.charts import CATEGORIES, INK, alt
 from possym.experiments.generality.charts import TASKS, labelled
 from possym.experiments.generality.summaries import LABELS
 from possym.experiments.generalization.charts import length_axis

@@ -3,12 +3,11 @@
 `plane_explorer` returns a `PlaneExplorer`; ``possym.charts.widgets.show(explorer.widget)`` displays it.
 """
 
-import ipywidgets
 import torch
 from torch import Tensor
 
 from possym.charts.typography import percent
-from possym.charts.widgets import heat_table
+from possym.charts.widgets import heat_table, ipywidgets
 from possym.ensembles.explorer import Explorer
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.last_token import attention, last_token_logits

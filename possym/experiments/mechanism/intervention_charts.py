@@ -4,10 +4,9 @@ Tables in are those of `possym.experiments.mechanism`. Charts show the median ov
 smallest and the largest.
 """
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, NEUTRAL, dynamic_title, tile_font
+from possym.charts import CATEGORIES, NEUTRAL, alt, dynamic_title, tile_font
 from possym.errors import InputError
 from possym.experiments.learning_dynamics.charts import hop_words, of_task
 from possym.experiments.learning_dynamics.summaries import over_seeds, require_columns

@@ -2,10 +2,9 @@
 
 import itertools
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL
+from possym.charts import CATEGORIES, INK, NEUTRAL, alt
 from possym.errors import InputError
 from possym.tasks import Batch
 from possym.tasks.batch import Task

@@ -3,10 +3,9 @@
 Tables are those of `possym.experiments.one_hop.protocol`.
 """
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, click_menu
+from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, alt, click_menu
 from possym.experiments.one_hop.protocol import GUESSING, HABITS, reach
 from possym.profiling.charts import number
 

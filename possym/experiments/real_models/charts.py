@@ -3,10 +3,9 @@
 Tables are those of `possym.experiments.real_models` and `possym.experiments.real_models.summaries`.
 """
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, KINDS, LAYERS, NEUTRAL, POSITIONAL, SYMBOLIC, click_menu, dynamic_title
+from possym.charts import CATEGORIES, KINDS, LAYERS, NEUTRAL, POSITIONAL, SYMBOLIC, alt, click_menu, dynamic_title
 from possym.charts.typography import typeset
 from possym.experiments.real_models.summaries import (
     MEASURES,

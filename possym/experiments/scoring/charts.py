@@ -6,12 +6,11 @@ And of the study: how far each way of weighing swaps errs, and what a sink does 
 import json
 from collections.abc import Mapping, Sequence
 
-import altair as alt
 import pandas as pd
 import torch
 from torch import Tensor
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, kind_color
+from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, alt, kind_color
 from possym.ensembles.last_token import attention
 from possym.errors import InputError
 from possym.scores import check_relocated, swap_scores

@@ -1,9 +1,8 @@
 """Charts of the constructions' limits: discrepancies with their bounds, temperatures, shapes, the second angle."""
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC
+from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, alt
 from possym.experiments.theory.exclusion_charts import slider
 
 LONGEST = 300

@@ -1,10 +1,9 @@
 """Charts of the exclusion principle: the plane between the kinds, tightness, and where scores and definition part."""
 
-import altair as alt
 import pandas as pd
 import torch
 
-from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC
+from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, alt
 from possym.scores import exclusion, swap_scores
 
 LOGITS = (0.9, -1.1, 0.2, 1.4, -0.6, -0.8)

@@ -1,9 +1,8 @@
 """Charts of RoPE's geometry: planes that turn, wavelengths and their scalings, logits of the constructed heads."""
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, slider_label
+from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, alt, slider_label
 from possym.experiments.theory.exclusion_charts import slider
 
 SCALINGS = ("linear", "dynamic", "yarn", "llama3", "longrope (example)")

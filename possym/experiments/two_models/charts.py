@@ -1,9 +1,8 @@
 """Charts of two models: their heads in the plane side by side, and layers that rotate with another base."""
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, LAYERS, NEUTRAL
+from possym.charts import CATEGORIES, LAYERS, NEUTRAL, alt
 from possym.experiments.two_models.bases import CONDITIONS
 from possym.experiments.two_models.summaries import gap, gap_test, layer_leads, papers_form
 from possym.profiling.charts import number
