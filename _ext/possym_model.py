@@ -14,18 +14,19 @@ import shutil
 from functools import cache
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
-from torch import Tensor
 
-from possym.ensembles.gptj import GPTJEnsemble
-from possym.experiments import learning_dynamics
-from possym.results import Study, load_or_run
-from possym.tasks import LetterTask, NumberTask
+if TYPE_CHECKING:
+    from torch import Tensor
 
-TASKS = {"number": NumberTask, "letter": LetterTask}
+    from possym.ensembles.gptj import GPTJEnsemble
+    from possym.experiments import learning_dynamics
+    from possym.results import Study
+
+TASKS = "number", "letter"
 LEVELS, GROUP = 46, 128
 DIGITS = "".join(chr(code) for code in range(32, 127) if chr(code) not in '"\\')
 SCRIPTS = "model_engine.js", "model_page.js"
@@ -38,15 +39,19 @@ LENGTHS = (17, 640)
 
 
 @cache
-def stored() -> tuple[Study, learning_dynamics.Config]:
+def stored() -> "tuple[Study, learning_dynamics.Config]":
     """The study of which the models are, as it is stored."""
+    from possym.experiments import learning_dynamics  # a book without a model waits for no torch
+    from possym.results import load_or_run
+
     config = learning_dynamics.Config.preset_named("paper")
     return load_or_run(learning_dynamics, config, compute="stored"), config
 
 
-def stepped(weight: Tensor) -> tuple[str, Tensor]:
+def stepped(weight: "Tensor") -> "tuple[str, Tensor]":
     """The characters of a weight (outputs, inputs), row by row, and the float16 steps of its groups of inputs.
 
+    >>> import torch
     >>> stepped(torch.tensor([[0.5, -1.0, 0.25, 0.0]]).repeat(1, 32))[0][:4]
     'g ZO'
     """
@@ -56,8 +61,10 @@ def stepped(weight: Tensor) -> tuple[str, Tensor]:
     return "".join(DIGITS[count] for count in counts.flatten().tolist()), steps.flatten()
 
 
-def packed(model: GPTJEnsemble, task: str, made: dict) -> dict:
+def packed(model: "GPTJEnsemble", task: str, words: list[str], made: dict) -> dict:
     """A model as ``model_engine.js`` reads it: weights in the order in which its function ``unpack`` asks for them."""
+    import torch
+
     config = model.config
     weights = {name: weight.detach()[0] for name, weight in model.named_parameters()}
     halves, levels = [], []
@@ -65,7 +72,7 @@ def packed(model: GPTJEnsemble, task: str, made: dict) -> dict:
     def vectors(*names: str, layer: int | None = None) -> None:
         halves.extend(weights[name] if layer is None else weights[name][layer] for name in names)
 
-    def matrix(weight: Tensor) -> None:
+    def matrix(weight: "Tensor") -> None:
         characters, steps = stepped(weight)
         levels.append(characters)
         halves.append(steps)
@@ -83,7 +90,7 @@ def packed(model: GPTJEnsemble, task: str, made: dict) -> dict:
         "task": task,
         "made": made,
         "sizes": sizes | {"inner": config.mlp_ratio * config.width},
-        "words": TASKS[task]().vocabulary,
+        "words": words,
         "halves": base64.b64encode(numbers).decode(),
         "levels": "".join(levels),
     }
@@ -92,6 +99,9 @@ def packed(model: GPTJEnsemble, task: str, made: dict) -> dict:
 @cache
 def script(task: str) -> tuple[str, bytes]:
     """The script of a task's model, and its name, which tells its content."""
+    from possym.experiments.learning_dynamics import trained_model
+    from possym.experiments.trained import task_named
+
     study, config = stored()
     manifest = study.manifest
     made = {
@@ -101,7 +111,7 @@ def script(task: str) -> tuple[str, bytes]:
         "date": manifest["started"][:10],
         "commit": (manifest["commit"] or "unknown")[:10] + (" with changes" if manifest["dirty"] else ""),
     }
-    model = packed(learning_dynamics.trained_model(study, config, task), task, made)
+    model = packed(trained_model(study, config, task), task, task_named(task).vocabulary, made)
     text = f"(window.possymModels ??= {{}}).{task} = {json.dumps(model, separators=(',', ':'), ensure_ascii=True)};\n"
     return f"{task}.{hashlib.sha256(text.encode()).hexdigest()[:16]}.js", text.encode()
 
@@ -123,7 +133,7 @@ class PageModel(Directive):
 
     def run(self) -> list[nodes.Node]:
         """The place, as HTML."""
-        task = directives.choice(self.arguments[0], tuple(TASKS))
+        task = directives.choice(self.arguments[0], TASKS)
         data = {"task": task} | self.options
         text = " ".join(f'data-{name}="{escape(str(value))}"' for name, value in data.items())
         return [nodes.raw("", PLACE.format(data=text), format="html")]
