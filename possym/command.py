@@ -5,13 +5,17 @@ error. The exit status is 0, or 1 where something failed or differs, or 2 for in
 """
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from possym.errors import ConfigError, InputError, PossymError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MODEL = "a folder, a .gguf file, a name such as SmolLM2-135M-Instruct, or a hub id"
 PARTS = ("profile", "checkpoint")  # of the folder that `possym profile` writes
@@ -88,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
         "--out", required=True, metavar="FOLDER", help="where the profile and what is done so far are kept"
     )
     one.add_argument("--report", metavar="FILE", help="also write the profile as one HTML page for a colleague")
+    one.add_argument("--quiet", action="store_true", help="show no progress")
     one.add_argument("--layers", metavar="0,3", help="score these layers alone, counted from 0")
     one.add_argument(
         "--query",
@@ -154,6 +159,7 @@ def run_profile(asked: argparse.Namespace) -> int:
         blocks=asked.blocks,
         per_frequency=asked.frequencies,
         checkpoint=out / PARTS[1],
+        progress=not asked.quiet,
     )
     said = {"profile": str(found.save(out / PARTS[0]))}
     if asked.report:
@@ -185,7 +191,7 @@ def run_compare(asked: argparse.Namespace) -> int:
     else:
         table = changes(profiles)
         document, changed = {"steps": table}, bool(table.changed.any())
-        shown = table.round(3).to_string(index=False)
+        shown = steps_in_words(table)
     if asked.report:
         from possym.profiling.report import write_report
 
@@ -205,9 +211,30 @@ def run_audit(asked: argparse.Namespace) -> int:
     if asked.json:
         show_json({"differs": bool(wrong.any()), "layers": table})
     else:
-        print(table[["layer", "rotates", "share", "base", "scaling", "window", "differs"]].to_string(index=False))
+        print(layers_in_words(table))
         print(f"{wrong.sum()} of {len(table)} layers differ from the configuration")
     return int(wrong.any())
+
+
+def steps_in_words(table: "pd.DataFrame") -> str:
+    """Return the table of `possym.profiling.steps.changes` as text."""
+    shown = table[["step", "changed", "new_kinds"]].copy()
+    for score in ("positional", "symbolic"):
+        columns = table[[score, *(f"{score}_{name}" for name in ("change", "low", "high"))]]
+        shown[score] = ["{:.3f}, {:+.3f} ({:+.3f} to {:+.3f})".format(*row) for row in columns.itertuples(index=False)]
+    notes = "changed, new_kinds: heads; scores: mean over heads, its change since the first step with its 95 % interval"
+    return f"{shown.to_string(index=False)}\n{notes}"
+
+
+def layers_in_words(table: "pd.DataFrame") -> str:
+    """Return the table of `possym.rope_audit` as text, neighbouring layers that are alike in one line."""
+    columns = ["rotates", "share", "base", "scaling", "window", "differs"]
+    said = table[columns].astype(object).where(table[columns].notna(), "").values.tolist()
+    rows = []
+    for same, group in itertools.groupby(zip(table.layer, said, strict=True), key=lambda pair: pair[1]):
+        layers = [layer for layer, _ in group]
+        rows.append([str(layers[0]) if len(layers) == 1 else f"{layers[0]}–{layers[-1]}", *same])
+    return type(table)(rows, columns=["layer", *columns]).to_string(index=False)
 
 
 def read_texts(name: str) -> list[str]:

@@ -92,7 +92,19 @@ class Comparison:
             f"  {counted(int(self.heads.changed.sum()), by)} changed (p < {settings['level']:g}, for all together), "
             f"{touched} differ by {settings['tolerance']:g} or more on some prompt, "
             f"{len(self.new_kinds)} of another kind\n"
-            f"  mean change: {means}{few}"
+            f"  mean change: {means}{self.largest_change()}{few}"
+        )
+
+    def largest_change(self) -> str:
+        """Return which head's mean score changed most, in words; nothing where none did."""
+        sizes = self.heads[[f"{score}_change" for score in SCORES]].abs()
+        if not sizes.max(axis=None) > 0:
+            return ""
+        at, score = sizes.max(axis=1).idxmax(), sizes.max().idxmax().removesuffix("_change")
+        row, by = self.heads.loc[at], self.settings["by"]
+        return (
+            f"\n  largest change: layer {row.layer}, {by.replace('_', ' ')} {row[by]}, {score} "
+            f"{row[f'{score}_before']:.3f} → {row[f'{score}_after']:.3f} (p = {row[f'{score}_p']:.2g})"
         )
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from possym.capture import Capture, LayerInputs
 from possym.errors import InputError, require_type
 from possym.profiling.compare import compare
-from possym.profiling.identity import weights_hash
+from possym.profiling.identity import config_hash, weights_hash
 from possym.profiling.profile import Profile, counted
 from possym.profiling.steps import changes, in_order, spelt
 from possym.results import atomic_write
@@ -81,7 +81,7 @@ def write_report(
     require_type(model, (nn.Module, type(None)), "model")
     if tokenizer is not None and not hasattr(tokenizer, "convert_ids_to_tokens"):
         raise InputError(f"tokenizer is a {type(tokenizer).__name__}: give the model's tokenizer")
-    if model is not None and weights_hash(model) != steps[-1][1].settings.get("weights"):
+    if model is not None and not is_profiled(model, steps[-1][1].settings):
         raise InputError("model has other weights than the profiled one: give the model that the profile was made of")
     page, script = (
         files("possym.profiling").joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("html", "js")
@@ -92,6 +92,17 @@ def write_report(
     with atomic_write(path) as new:
         new.write_text(page.replace("POSSYM_SCRIPT", script).replace("POSSYM_DATA", text, 1), encoding="utf-8")
     return path
+
+
+def is_profiled(model: nn.Module, settings: Mapping[str, Any]) -> bool:
+    """Return whether a model is the one that a profile was made of, as far as can be told.
+
+    A quantised one may pack its weights anew in its first pass, as bitsandbytes does on a CPU, so that of such a model
+    the configuration counts alone.
+    """
+    if getattr(model, "is_quantized", False):
+        return config_hash(model.config) == settings.get("config")
+    return weights_hash(model) == settings.get("weights")
 
 
 def contents(

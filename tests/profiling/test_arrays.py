@@ -8,7 +8,9 @@ from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as turn_
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as turn_llama
 
 import possym
+from possym import rope
 from possym.errors import InputError
+from possym.models import hub
 
 from ..capture import families
 
@@ -100,6 +102,26 @@ def test_the_factor_of_yarn_lengthens_queries_and_keys():
               ((queries, 8), (keys, torch.arange(9)))]  # fmt: skip
     after = possym.scores_from(*turned, rotated=True, base=1e4, attention_factor=1.2)
     pd.testing.assert_frame_equal(long, after)
+
+
+def test_arrays_of_a_real_model_score_as_its_profile():
+    """SmolLM2's queries as its layer makes them, and its keys as its cache keeps them, rotated."""
+    model, words = hub.load(device="cpu")
+    ids = words("Alice likes red. Bob likes blue. What does Bob like? Bob likes", return_tensors="pt").input_ids
+    attention, kept = model.model.layers[17].self_attn, {}
+    for name in ("q_proj", "k_proj"):
+        module = getattr(attention, name)
+        module.register_forward_hook(lambda _, given, output, name=name: kept.update({name: output[0]}))
+    with torch.no_grad():
+        cache = model(ids, use_cache=True).past_key_values
+    base, width = model.config.rope_parameters["rope_theta"], attention.head_dim
+    queries, keys = (kept[name].unflatten(-1, (-1, width)).transpose(0, 1) for name in ("q_proj", "k_proj"))
+    table = possym.scores_from(queries.numpy(), keys.numpy(), rotated=False, base=base, hold=[0])
+    expected = possym.profile(model, ids, hold="first", layers=[17], progress=False).heads
+    np.testing.assert_allclose(table[COLUMNS], expected[COLUMNS], atol=2e-5, rtol=2e-5)
+    turned = rope.rotate(queries[:, -1], ids.shape[1] - 1, rope.frequencies(width, base), "half")
+    again = possym.scores_from(turned, cache.layers[17].keys[0], rotated=True, base=base, hold=[0])
+    np.testing.assert_allclose(again[COLUMNS], expected[COLUMNS], atol=2e-5, rtol=2e-5)
 
 
 Q, K = np.ones((4, 8)), np.ones((2, 9, 8))
