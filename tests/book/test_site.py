@@ -101,6 +101,16 @@ def test_charts_work_from_disk(site, chart_pages, visit):
         assert [problem for problem in v.problems if "console" not in problem] == []
 
 
+def test_models_answer_in_the_pages_that_have_one(site, pages, address, visit):
+    having = [page for page in pages if "figure class=\"possym-model" in (site / page).read_text(encoding="utf-8")]
+    assert len(having) >= 5
+    with visit(reduced_motion="reduce") as v:
+        for page in having:
+            v.open(f"{address}/{page}").page.locator("figure.possym-model").scroll_into_view_if_needed()
+            v.page.wait_for_selector("figure.possym-model[data-state=ready]", timeout=60_000)
+        assert v.problems == []
+
+
 def test_charts_near_the_screen_are_drawn_first(address, visit):
     with visit(reduced_motion="reduce") as v:
         v.page.add_init_script("""
