@@ -102,7 +102,7 @@ def test_charts_work_from_disk(site, chart_pages, visit):
 
 
 def test_models_answer_in_the_pages_that_have_one(site, pages, address, visit):
-    having = [page for page in pages if "figure class=\"possym-model" in (site / page).read_text(encoding="utf-8")]
+    having = [page for page in pages if 'figure class="possym-model' in (site / page).read_text(encoding="utf-8")]
     assert len(having) >= 5
     with visit(reduced_motion="reduce") as v:
         for page in having:
