@@ -1,0 +1,57 @@
+"""Charts of cache plans show their tables' numbers."""
+
+import pytest
+
+from possym.experiments.cache_plans import charts, claims, summaries
+from possym.kv_cache import RULES, CachePlan
+
+from ...charts.drawn import draw, marks
+from .test_claims import COST, study
+
+
+@pytest.fixture(scope="module")
+def found():
+    return study().tables
+
+
+def test_every_rule_has_its_cost_at_every_share(found):
+    chart = charts.cost_by_share(found["loss"], [claims.MAIN, claims.REAL])
+    points = marks(draw(chart), "point")
+    assert len(points) == 2 * len(RULES) * 3 and set(charts.RULE_NAMES) == set(RULES)
+    names = {name: rule for rule, name in charts.RULE_NAMES.items()}
+    for point in points:
+        share = float(point["Share of key heads with a window"].rstrip("%")) / 100
+        assert float(point["Loss added, nats a token"]) == pytest.approx(share * COST[names[point["name"]]], abs=0.02)
+    assert chart.title.text == "With half of the heads windowed, the cheapest rule is kind × distance, fitted windows"
+    other = found["loss"].assign(loss=lambda t: t["loss"] - (t["rule"] == "beyond") * (t["model"] == claims.REAL))
+    assert (
+        "another rule is cheapest in each model" in charts.cost_by_share(other, [claims.MAIN, claims.REAL]).title.text
+    )
+
+
+def test_recall_has_a_point_for_every_dose(found):
+    chart = charts.recall_by_dose(found["dose"], claims.MAIN)
+    points = marks(draw(chart), "point")
+    table = summaries.dose_curve(found["dose"]).query("model == 'rope'")
+    assert len(points) == len(table) == 7 * 3
+    shown = sorted(float(point["Recall of needles"].rstrip("%")) / 100 for point in points)
+    assert shown == pytest.approx(sorted(table["value"]), abs=0.006)
+    assert chart.title.text in [
+        f"Without their slowest planes, {g} heads cost most recall" for g in ("symbolic", "retrieval")
+    ]
+
+
+def test_probes_have_a_dot_for_every_arm(found):
+    chart = charts.probes_without_heads(found["knock_out"], claims.MAIN)
+    points = marks(draw(chart), "point")
+    assert len(points) == 2 * 7
+    assert chart.title.text.endswith("counting without positional ones")
+    assert min(float(point[charts.PROBE_NAMES["counting"]]) for point in points if charts.PROBE_NAMES["counting"] in
+               point) == pytest.approx(0.5, abs=0.02)  # fmt: skip
+
+
+def test_a_plan_has_a_tile_for_every_key_head():
+    chart = charts.plan_grid(CachePlan([[None, 8], [8, 8], [None, None]], sink=2))
+    tiles = marks(draw(chart), "rect mark")
+    assert len(tiles) == 6 and sum(tile["what"] == "window" for tile in tiles) == 3
+    assert chart.title.text == "50% of the key heads keep everything"
