@@ -106,9 +106,11 @@ def recall_by_dose(dose: pd.DataFrame, model: str) -> alt.HConcatChart:
     for group in GROUP_COLORS:
         base = alt.Chart(table[table["group"] == group]).encode(
             x=alt.X("dose:Q", title="Planes silenced"),
-            strokeDash=alt.StrokeDash("where:N", title=None).legend(columns=1, orient="bottom", labelLimit=240),
+            strokeDash=alt.StrokeDash("where:N", title=None)
+            .scale(domain=list(words.values()), range=[[1, 0], [5, 3], [2, 2]])
+            .legend(columns=1, orient="bottom", labelLimit=240, symbolType="stroke", symbolSize=300),
         )
-        lines = base.mark_line(point=True, color=GROUP_COLORS[group]).encode(
+        lines = base.mark_line(point=alt.OverlayMarkDef(color=GROUP_COLORS[group]), color=GROUP_COLORS[group]).encode(
             y=alt.Y("value:Q", title="Recall of needles").scale(domain=[0, 1]).axis(format="%"),
             tooltip=[
                 "group:N",
@@ -133,7 +135,7 @@ def recall_by_dose(dose: pd.DataFrame, model: str) -> alt.HConcatChart:
     )
     return alt.hconcat(*panels).properties(
         title=alt.Title(
-            f"Without their slowest planes, {most} heads cost most recall",
+            f"Silencing the slowest planes costs most recall in {most} heads",
             subtitle=f"{model_name(model)}. Bars: 95 % intervals",
         ),
         description=f"Line charts of recall by the number of planes silenced, from none to all: {said}.",

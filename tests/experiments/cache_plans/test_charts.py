@@ -1,5 +1,7 @@
 """Charts of cache plans show their tables' numbers."""
 
+import re
+
 import pytest
 
 from possym.experiments.cache_plans import charts, claims, summaries
@@ -36,9 +38,7 @@ def test_recall_has_a_point_for_every_dose(found):
     assert len(points) == len(table) == 7 * 3
     shown = sorted(float(point["Recall of needles"].rstrip("%")) / 100 for point in points)
     assert shown == pytest.approx(sorted(table["value"]), abs=0.006)
-    assert chart.title.text in [
-        f"Without their slowest planes, {g} heads cost most recall" for g in ("symbolic", "retrieval")
-    ]
+    assert re.fullmatch("Silencing the .* in (symbolic|retrieval) heads", chart.title.text)
 
 
 def test_probes_have_a_dot_for_every_arm(found):
