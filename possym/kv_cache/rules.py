@@ -52,6 +52,7 @@ def keep(
     rule: str | None = None,
     sink: int = 4,
     window: int = 128,
+    whole_layers: bool = False,
     seed: int = 0,
 ) -> CachePlan:
     """Return a plan that leaves everything to the heads that need it, and a window to a ``share`` of the key heads.
@@ -66,6 +67,8 @@ def keep(
             where it was measured (of a profile, ``"kind_distance"``); ``"combined"``, by rank in that and in kind;
             ``"area"``, see `possym.kv_cache.heads.mean_key_area`; and of `try_each` ``"oracle"``.
         sink, window: first and latest tokens that heads with a window keep.
+        whole_layers: give a window to a share of the layers, by the mean need of their heads; with ``sink=0`` that is a
+            plan that transformers' own caches can hold, see `possym.kv_cache.files.cache_configuration`.
         seed: of ``"random"``.
 
     Raises:
@@ -89,17 +92,44 @@ def keep(
         raise InputError(f"share = {share!r}: give the share of key heads that get a window, from 0 to 1")
     if (size := to_int(window)) is None or size < 1:
         raise InputError(f"window = {window!r}: give how many of the latest tokens are kept, from 1")
+    require_type(whole_layers, bool, "whole_layers")
     need = RULES[rule](found.table, seed)
-    order = np.argsort(need.to_numpy(dtype="float64"), kind="stable")
-    chosen = order[: round(number * len(order))]
+    if whole_layers:
+        by_layer = need.groupby(found.table["layer"]).mean().sort_values(kind="stable")
+        short = found.table["layer"].isin(by_layer.index[: round(number * len(by_layer))])
+        chosen = np.flatnonzero(short)
+    else:
+        chosen = np.argsort(need.to_numpy(dtype="float64"), kind="stable")[: round(number * len(need))]
     sizes = np.full(len(chosen), size)
     if rule == "fitted" and len(chosen):
         sizes = in_proportion(found.table["distance"].to_numpy()[chosen], size * len(chosen))
-    windows: list[int | None] = [None] * len(order)
+    windows: list[int | None] = [None] * len(need)
     for row, entry in zip(chosen, sizes, strict=True):
         windows[row] = int(entry)
     settings = {"share": number, "window": size} | ({"seed": seed} if rule == "random" else {})
     return found.plan(windows, sink=sink, rule=rule, settings=settings | {"measured": found.settings})
+
+
+def agreement(heads: Profile | Heads, gates: np.ndarray) -> pd.DataFrame:
+    """Return how far each rule orders key heads as trained gates do: rule, spearman (1 for the same order), heads.
+
+    Args:
+        heads: as `keep` takes them; rules whose column was not measured are left out, and so is ``"random"``.
+        gates: (layers, key heads), 1 for a head that keeps all, as `possym.kv_cache.files.load_gates` reads them.
+
+    Raises:
+        InputError: gates of another shape.
+    """
+    require_type(heads, (Profile, Heads), "heads")
+    found = Heads.of(heads) if isinstance(heads, Profile) else heads
+    table, array = found.table, np.asarray(gates, dtype="float64")
+    shape = table["layer"].nunique(), int(table["key_head"].max()) + 1
+    if array.shape != shape or array.size != len(table):
+        raise InputError(f"gates {array.shape}: the model has {shape[0]} layers of {shape[1]} key heads")
+    asked = [rule for rule in RULES if rule != "random" and NEEDS_MORE.get(rule, "entropy") in table]
+    order = table.sort_values(["layer", "key_head"]).index
+    rows = [(rule, RULES[rule](table, 0)[order].corr(pd.Series(array.ravel(), order), "spearman")) for rule in asked]
+    return pd.DataFrame(rows, columns=["rule", "spearman"]).assign(heads=len(table))
 
 
 def in_proportion(values: np.ndarray, total: int) -> np.ndarray:

@@ -5,11 +5,14 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import stats
 
 import possym
 from possym import InputError, rope
 from possym.kv_cache import RULES, CachePlan, Heads, applied, keep, measure, try_each
 from possym.kv_cache.evaluation import copying, needle, position_losses
+from possym.kv_cache.files import cache_configuration
+from possym.kv_cache.rules import agreement
 
 from ..capture import families
 from ..capture.test_capture import listen
@@ -119,6 +122,22 @@ def test_rules_take_the_heads_that_they_say():
     assert keep(heads, 0.5, rule="fitted", window=8).windows == ((None, 10), (6, None))
 
 
+def test_whole_layers_forget_together_those_of_least_need(heads):
+    table = heads.table.assign(beyond=[0.1, 0.5, 0.2, 0.3])
+    plan = keep(Heads(table, heads.limits, heads.model), 0.5, whole_layers=True, sink=0, window=6)
+    assert plan.windows == ((None, None), (6, 6))
+    assert cache_configuration(plan) == {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 6}
+
+
+def test_rules_are_compared_with_trained_gates(heads):
+    gates = heads.table["beyond"].rank().to_numpy().reshape(2, 2) / 4
+    found = agreement(heads, gates).set_index("rule")["spearman"]
+    assert found["beyond"] == pytest.approx(1) and set(found.index) == set(RULES) - {"random"}
+    assert agreement(heads, 1 - gates).set_index("rule")["spearman"]["beyond"] == pytest.approx(-1)
+    expected = stats.spearmanr(heads.table["area"], gates.ravel()).statistic
+    assert found["area"] == pytest.approx(expected)
+
+
 def test_the_oracle_is_what_each_head_costs_alone(model, tokens, heads):
     def loss():
         return float(position_losses(model, tokens)[:, SINK + WINDOW :].mean())
@@ -170,6 +189,10 @@ REFUSED = [
     (lambda model, tokens, heads: keep(heads, window=0), "window = 0: give how many of the latest tokens are kept"),
     (lambda model, tokens, heads: keep(heads, sink=-1), "sink = -1: give how many first tokens are kept"),
     (lambda model, tokens, heads: keep(heads.table), "heads is of type DataFrame"),
+    (
+        lambda model, tokens, heads: agreement(heads, np.ones((2, 3))),
+        r"gates \(2, 3\): the model has 2 layers of 2 key",
+    ),
     (lambda model, tokens, heads: of_other_layers(model, tokens), "a plan is of all layers"),
     (lambda model, tokens, heads: measure(model, tokens, window=0), "window = 0: give a whole number from 1"),
     (lambda model, tokens, heads: measure(model, tokens, window=16), "20 tokens, which a head with sink 4 and window"),
