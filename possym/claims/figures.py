@@ -83,6 +83,16 @@ FIGURES = {
     # 09b-length-in-other-models
     "figure-accuracy-at-length-by-setting": ("length-elsewhere",),
     "table-ranks-within-settings": ("forecast-ranks-elsewhere",),
+    # 12-a-language-model-is-born
+    "figure-kinds-in-training": ("born-both-kinds", "born-positional-first", "born-with-induction"),
+    "figure-jobs-in-the-plane": ("born-previous-token", "born-induction-symbolic", "born-trade"),
+    "figure-kinds-by-encoding": ("born-slow-still", "born-fast-still", "born-nope-blind"),
+    "figure-lead-by-frequency": ("born-fast-planes",),
+    "figure-attention-on-code": ("born-early-positional",),
+    "figure-loss-by-length": ("born-length-windows", "born-length-encoding", "born-length-planes"),
+    "figure-recall-by-distance": ("born-lost-in-the-middle",),
+    "figure-kinds-on-other-texts": ("born-same-on-docstrings", "born-same-on-repeated"),
+    "table-other-models": ("born-other-sizes",),
     # 10-profiling-real-models
     "section-models-out-of-reach": ("gemma-trade", "gemma-layers", "gemma-keys-gather", "real-other-families"),
     "figure-plane-of-heads": ("real-trade",),

@@ -9,6 +9,7 @@ from possym.experiments.canonical import claims as canonical
 from possym.experiments.claim import Claim, Measurement
 from possym.experiments.generality import claims as generality
 from possym.experiments.generalization import claims as generalization
+from possym.experiments.language_models import claims as language_models
 from possym.experiments.learning_dynamics import claims as learning
 from possym.experiments.length_elsewhere import claims as length_elsewhere
 from possym.experiments.mechanism import claims as mechanism
@@ -29,6 +30,7 @@ CLAIMS: tuple[Claim, ...] = (
     *mechanism.CLAIMS,
     *generalization.CLAIMS,
     *length_elsewhere.CLAIMS,
+    *language_models.CLAIMS,
     *real.CLAIMS,
     *onehop.CLAIMS,
 )

@@ -147,9 +147,9 @@ def job_score(study: Study, job: str, score: str) -> Measurement:
 def trade(study: Study) -> Measurement:
     """Measure the correlation of the two scores at the end, against that before the first update."""
     rows = summaries.correlations(scores_of(study, "rope"))
-    last, first = seed_range(summaries.at_end(rows)["r"]), seed_range(rows[rows["step"] == 0]["r"])
     if missing := too_few(rows):
         return missing
+    last, first = seed_range(summaries.at_end(rows)["r"]), seed_range(rows[rows["step"] == 0]["r"])
     return Measurement(
         f"r = {last.value:.2f}; before the first update {first.value:.2f} ({range_words(first)})",
         range_words(last),
@@ -160,18 +160,19 @@ def trade(study: Study) -> Measurement:
 
 def early_positional(study: Study) -> Measurement:
     """Measure whether the first half of the layers is more positional than the second."""
-    rows = summaries.early_minus_late(summaries.at_end(scores_of(study, "rope")))
-    if missing := too_few(rows):
+    scores = summaries.at_end(scores_of(study, "rope"))
+    if missing := too_few(scores):
         return missing
+    rows = summaries.early_minus_late(scores)
     return difference("positional − symbolic, first half less second:", summaries.over_seeds(rows["difference"]))
 
 
 def fast_planes(study: Study) -> Measurement:
     """Measure whether slower planes are more symbolic, over planes with large logits."""
-    rows = summaries.plane_trend(summaries.main_models(study.tables["planes"]).query("encoding == 'rope'"))
-    if missing := too_few(rows):
+    planes = summaries.main_models(study.tables["planes"]).query("encoding == 'rope'")
+    if missing := too_few(planes):
         return missing
-    found = seed_range(rows["trend"])
+    found = seed_range(summaries.plane_trend(planes)["trend"])
     return Measurement(
         f"Spearman's correlation of frequency ID with positional − symbolic {found.value:.2f}",
         range_words(found),
@@ -231,10 +232,11 @@ def far_rows(study: Study) -> pd.DataFrame:
 
 def lost_in_the_middle(study: Study) -> Measurement:
     """Measure whether a pair planted in the middle of the window is recalled worse than one near or far."""
-    rows = summaries.recall_dip(summaries.main_models(study.tables["recall"]).query("encoding == 'rope_million'"))
-    if missing := too_few(rows):
+    recall = summaries.main_models(study.tables["recall"]).query("encoding == 'rope_million'")
+    if missing := too_few(recall):
         return missing
-    return difference("recall of outer thirds less middle third:", summaries.over_seeds(rows["dip"]))
+    dip = summaries.recall_dip(recall)["dip"]
+    return difference("recall of outer thirds less middle third:", summaries.over_seeds(dip))
 
 
 def same_kind_elsewhere(study: Study, text: str) -> Measurement:

@@ -1,6 +1,8 @@
 """Numbers that the chapter and the claims read from the tables of the study, one per model or per pair of models."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from importlib import resources
 
 import numpy as np
 import pandas as pd
@@ -69,11 +71,17 @@ def job_counts(jobs: pd.DataFrame) -> pd.DataFrame:
 
 
 def correlations(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return per model and step Pearson's r between the two scores over heads."""
-    rows = [
-        (*key, float(np.corrcoef(model["positional"], model["symbolic"])[0, 1]))
-        for key, model in scores.groupby([*KEYS, "step"])
-    ]
+    """Return per model and step Pearson's r between the two scores over heads; NaN where a score is the same for all.
+
+    >>> table = pd.DataFrame({"encoding": "nope", "width": 8, "corpus": "source", "seed": 0, "step": 0,
+    ...                       "positional": [0.1, 0.2], "symbolic": [1.0, 1.0]})
+    >>> correlations(table)["r"].tolist()
+    [nan]
+    """
+    rows = []
+    for key, model in scores.groupby([*KEYS, "step"]):
+        constant = model[["positional", "symbolic"]].std().min() == 0
+        rows.append((*key, np.nan if constant else float(model["positional"].corr(model["symbolic"]))))
     return pd.DataFrame(rows, columns=[*KEYS, "step", "r"])
 
 
@@ -187,3 +195,99 @@ def recall_dip(recall: pd.DataFrame) -> pd.DataFrame:
 def each(values: pd.DataFrame, column: str, holds: Callable[[pd.Series], pd.Series]) -> tuple[int, int]:
     """Return of how many models a column satisfies a condition, and how many there are."""
     return int(holds(values[column]).sum()), len(values)
+
+
+def models_of(tables: Mapping[str, pd.DataFrame], encoding: str, width: int, corpus: str) -> dict[str, pd.DataFrame]:
+    """Return the rows of the models of one encoding, width and corpus, of every table that names models."""
+    named = {name: main_models(table, width, corpus) for name, table in tables.items() if "encoding" in table}
+    return {name: table[table["encoding"] == encoding] for name, table in named.items()}
+
+
+def seed_of(models: Mapping[str, pd.DataFrame], seed: int) -> dict[str, pd.DataFrame]:
+    """Return the rows of one seed of every table."""
+    return {name: table[table["seed"] == seed] for name, table in models.items()}
+
+
+def real_heads(tables: Mapping[str, pd.DataFrame], model: str) -> pd.DataFrame:
+    """Return model, layer, head, both scores (means over prompts of natural text) and known attention of a real model.
+
+    Args:
+        tables: those of `possym.experiments.real_models`.
+        model: its name.
+    """
+    rows = tables["heads"].query("task == 'natural text' and blocks == 'tokens' and form == 'scale-free'")
+    means = rows.groupby(["layer", "head"], as_index=False)[["positional", "symbolic"]].mean()
+    return means.merge(tables["known"], on=["layer", "head"]).assign(model=model)
+
+
+def models_in_words(tables: Mapping[str, pd.DataFrame]) -> str:
+    """Say which models were trained, on how much, and how well they read."""
+    timing, corpora = tables["timing"], tables["corpora"].set_index("corpus")
+    ends = at_end(tables["loss"]).set_index(KEYS)["loss"]
+    main = timing.loc[timing["width"] == timing["width"].mode()[0]].iloc[0]
+    own = ends[ends.index.get_level_values("corpus") == main["corpus"]]
+    return (
+        f"{len(timing)} models were trained, {timing['encoding'].nunique()} encodings with "
+        f"{timing['seed'].nunique()} seeds each and {len(timing[timing['seed'] == 0]) - timing['encoding'].nunique()} "
+        f"of other sizes and texts: {main['parameters'] / 1e6:.0f} million parameters, {main['tokens'] / 1e6:.0f} "
+        f"million tokens read. On files that were held out they end at {own.min():.2f} to {own.max():.2f} nats per "
+        f"token; token frequencies alone give {corpora.loc[main['corpus'], 'unigram']:.2f}."
+    )
+
+
+def wave_in_words(scores: pd.DataFrame, jobs: pd.DataFrame) -> str:
+    """Say how sharp the heads of the first wave are, what comes of them, and what induction heads were before."""
+    rows = held_out(scores)
+    leads = rows.pivot_table(index=["seed", "layer", "head"], columns="step", values="lead")
+    crest = int((leads >= MARGIN).sum().idxmax())
+    wave = leads[crest] >= MARGIN
+    if not wave.any():
+        return "No head is clearly positional at any update."
+    last = leads.columns.max()
+    at_crest = rows[rows["step"] == crest].set_index(["seed", "layer", "head"])
+    start = rows[rows["step"] == 0]["entropy"].median()
+    doing = jobs.pivot_table(index=["seed", "layer", "head"], columns="step", values="induction") >= JOB
+    found = doing[last]
+    before = max((step for step in leads if not doing[step].any()), default=0)
+    stayed = int((wave & (leads[last] >= MARGIN)).sum())
+    early = int((leads.loc[found, before] <= -MARGIN).sum())
+    return (
+        f"At update {crest} the wave is highest: {int(wave.sum())} of {len(wave)} heads are clearly positional, their "
+        f"attention with a median entropy of {at_crest.loc[wave, 'entropy'].median():.2f} nats (at the start "
+        f"{start:.2f}). {stayed} of them are positional at the end, which is {stayed} of the "
+        f"{int((leads[last] >= MARGIN).sum())} heads that end positional. Of the {int(found.sum())} heads that end as "
+        f"induction heads, {early} were clearly symbolic at update {before}, when no seed had an induction head."
+    )
+
+
+def model_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return per encoding, width and corpus what its models end with: medians over seeds."""
+    kinds, doing = at_end(counts(held_out(tables["scores"]))), at_end(job_counts(tables["jobs"]))
+    r = at_end(correlations(held_out(tables["scores"])))
+    loss = at_end(tables["loss"])
+    rows = kinds.merge(doing, on=[*KEYS, "step"]).merge(r, on=[*KEYS, "step"]).merge(loss, on=[*KEYS, "step"])
+    groups = rows.groupby(["corpus", "encoding", "width"])
+    columns = ["positional", "symbolic", "previous_token", "induction", "r", "loss"]
+    table = groups[columns].median().round(2).assign(seeds=groups["seed"].nunique())
+    return table.rename(columns={"previous_token": "previous-token heads", "induction": "induction heads"})
+
+
+def cost_in_words(tables: Mapping[str, pd.DataFrame]) -> str:
+    """Say how long models took, and how long their arithmetic alone would."""
+    timing = tables["timing"]
+    main = timing[timing["width"] == timing["width"].mode()[0]]
+    first = main.iloc[0]
+    said = (
+        f"{len(timing)} models on {first['device']}, up to three at once on one device: "
+        f"{main['seconds'].median():.0f} s each (median, width {first['width']}), evaluations included."
+    )
+    speed = json.loads(resources.files("possym").joinpath("data/language_model_speed.json").read_text("utf-8"))
+    if first["device"] != speed["device"]:
+        return said
+    updates = first["tokens"] / (64 * 512)
+    floor = 6 * first["parameters"] * first["tokens"] / (speed["teraflops"] * 1e12)
+    return (
+        f"{said} Alone on the card a model makes {speed['updates_per_second']:.1f} updates a second, "
+        f"{updates / speed['updates_per_second']:.0f} s without evaluations; its 6 · N · tokens operations would take "
+        f"{floor:.0f} s at the card's measured {speed['teraflops']:.0f} TFLOP/s (host: {speed['host']})."
+    )

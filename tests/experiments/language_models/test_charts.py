@@ -1,0 +1,105 @@
+"""What charts and sentences of the chapter say is what the stored tables hold, counted again by hand."""
+
+import pandas as pd
+import pytest
+
+from possym.experiments import language_models as study
+from possym.experiments.language_models import charts, summaries
+from possym.results import load_or_run
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """The stored tables."""
+    return load_or_run(study, study.Config.preset_named("paper")).tables
+
+
+@pytest.fixture(scope="module")
+def rope(tables):
+    """Rows of the models with RoPE, base 10⁴."""
+    return summaries.models_of(tables, "rope", 512, "source")
+
+
+def leads(scores):
+    rows = scores[(scores["text"] == "held out") & (scores["weighting"] == "relative")]
+    return (
+        (rows["positional"] - rows["symbolic"]).groupby([rows["seed"], rows["step"], rows["layer"], rows["head"]]).sum()
+    )
+
+
+def test_the_film_shows_each_head_with_the_job_it_has_then(rope):
+    one = summaries.seed_of(rope, 0)
+    chart = charts.film(one["scores"], one["jobs"], one["loss"])
+    data = chart.hconcat[0].data
+    assert len(data) == 26 * 64
+    last = one["jobs"][one["jobs"]["step"] == 2500]
+    copying = (last["induction"] >= 0.3).sum()
+    before = ((last["previous_token"] >= 0.3) & (last["induction"] < 0.3)).sum()
+    assert f"{before} previous-token and {copying} induction heads" in chart.title.text
+    assert (data[data["at"] == 25]["job"] == "induction head").sum() == copying
+    assert (data[data["at"] == 0]["job"] == "other").all()
+
+
+def test_the_wave_is_the_greatest_median_of_positional_heads(rope):
+    counts = (leads(rope["scores"]) >= 0.5).groupby(["seed", "step"]).sum().groupby("step").median()
+    title = charts.kinds_in_training(rope["scores"], rope["jobs"]).title.text
+    assert f"A wave of {counts.max():.0f} positional heads at update {counts.idxmax()}" in title
+    assert f"{counts.iloc[-1]:.0f} that stay" in title
+
+
+def test_the_words_on_the_wave_count_heads(rope):
+    lead = leads(rope["scores"])
+    crest = lead.xs(50, level="step") >= 0.5
+    end = lead.xs(2500, level="step") >= 0.5
+    said = summaries.wave_in_words(rope["scores"], rope["jobs"])
+    assert f"At update 50 the wave is highest: {crest.sum()} of 192" in said
+    assert f"{(crest & end).sum()} of the {end.sum()} heads that end positional" in said
+    jobs = rope["jobs"].set_index(["seed", "step", "layer", "head"])["induction"] >= 0.3
+    copying = jobs.xs(2500, level="step")
+    assert not jobs.xs(315, level="step").any() and jobs.xs(397, level="step").any()
+    symbolic = (lead.xs(315, level="step") <= -0.5)[copying].sum()
+    assert f"Of the {copying.sum()} heads that end as induction heads, {symbolic} were clearly symbolic" in said
+
+
+def test_loss_far_out_is_that_of_the_tables(tables):
+    length = summaries.main_models(tables["length"])
+    title = charts.loss_by_length(length, 512).title.text
+    far = length[(length["position"] >= 2048) & (length["encoding"] == "rope")]
+    means = far.groupby(["edit", "seed"])["loss"].mean().groupby("edit").median()
+    assert f"from {means['none']:.2f} to {means['positional windowed']:.2f}" in title
+
+
+def test_the_attention_shown_is_all_but_its_crumbs(rope):
+    one = summaries.seed_of(rope, 0)
+    heads = charts.with_jobs(summaries.at_end(summaries.held_out(one["scores"])), one["jobs"])
+    tiles, squares = charts.attention_on_code(one["attention"], heads).hconcat
+    assert len(tiles.data) == 64 and (squares.data["weight"] >= charts.SHOWN - 0.005).all()
+    kept = squares.data.groupby(["name", "from"])["weight"].sum()
+    assert len(kept) == 64 * 22 and kept.between(0.7, 1.02).all()
+
+
+def test_kinds_by_encoding_sum_to_all_heads(tables):
+    chart = charts.kinds_by_encoding(summaries.main_models(tables["scores"]))
+    data = chart.data
+    assert (data.groupby(["encoding", "seed"])["heads"].sum() == 64).all() and data["encoding"].nunique() == 5
+
+
+def test_other_texts_and_models_are_named(tables, rope):
+    chart = charts.kinds_elsewhere(rope["scores"], ["docstrings", "repeated tokens", "never read"])
+    assert len(chart.hconcat) == 2 and "on docstrings and" in chart.title.text
+    other = pd.DataFrame(
+        [("B", 0, 0, 0.9, 0.1, 0.5, 0.0)],
+        columns=["model", "layer", "head", "positional", "symbolic", "previous_token", "induction"],
+    )
+    panels = charts.jobs_in_plane(rope["scores"], rope["jobs"], other).hconcat
+    assert [panel.title for panel in panels] == ["trained here", "B"] and len(panels[0].data) == 192
+    assert panels[1].data["job"].tolist() == ["previous-token head"]
+    assert len(summaries.model_table(tables)) == 8 and summaries.model_table(tables)["seeds"].sum() == 18
+    assert "18 models" in summaries.cost_in_words(tables) and "18 models" in summaries.models_in_words(tables)
+
+
+def test_planes_and_recall_are_drawn_for_every_row(tables, rope):
+    trend = charts.planes_by_frequency(rope["planes"]).layer[1].data
+    assert trend["frequency_id"].tolist() == list(range(1, 33))
+    recall = charts.recall_by_distance(summaries.main_models(tables["recall"])).data
+    assert len(recall) == 5 * 17
