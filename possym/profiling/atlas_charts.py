@@ -87,7 +87,8 @@ def definitions_agree(atlases: Mapping[str, Any], count: int = 10) -> alt.HConca
         atlases: by the model's name, each a `possym.profiling.atlas.Atlas`.
         count: heads that a definition names.
     """
-    panels, words = [], []
+    panels: list = []
+    words: list[str] = []
     order = list(LABELS.values())
     for model, atlas in atlases.items():
         table = atlas.agreement(count).replace({"first": LABELS, "second": LABELS})

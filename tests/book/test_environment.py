@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,14 @@ def test_pins_are_plain_versions_from_the_index():
     assert len(PINS) > 100
     for name, pin in PINS.items():
         assert re.fullmatch(r"\d[\w.]*", pin), f"{name}=={pin}"
+
+
+def test_pins_take_the_oldest_python_that_the_package_takes():
+    """Debian 12 has Python 3.11.2: a pin that asks for 3.11.5 leaves make without an environment there."""
+    [lowest] = [str(each.version) for each in SpecifierSet(PROJECT["requires-python"]) if each.operator == ">="]
+    asked = {found.name: found.metadata["Requires-Python"] or "" for found in distributions()}
+    too_new = {name: text for name, text in asked.items() if f"{lowest}.0" not in SpecifierSet(text)}
+    assert not {name: text for name, text in too_new.items() if canonicalize_name(name) in PINS}
 
 
 @pytest.fixture
