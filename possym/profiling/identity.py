@@ -100,7 +100,7 @@ def stored_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     """Return a model's parameters and buffers, and what else its state holds, such as packed weights, by name."""
     found: dict[str, Any] = dict(model.named_parameters())
     known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    state = model.state_dict()
+    state = state_of(model)
     for prefix, module in model.named_modules():
         kinds = getattr(module, "rope_type", None)
         changes = bool(CHANGING & set(kinds.values() if isinstance(kinds, dict) else [kinds]))
@@ -113,6 +113,31 @@ def stored_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     found |= {name: value for name, value in state.items() if name not in known}
     named = [(name.replace("_orig_mod.", "").removeprefix("module."), value) for name, value in found.items()]
     return [pair for name, value in named for pair in plain_tensors(name, value)]
+
+
+def state_of(model: nn.Module) -> dict[str, Any]:
+    """Return a model's state as `torch.nn.Module.state_dict` does, without asking modules that pack their weights.
+
+    On a CPU, 4-bit layers of bitsandbytes pack their weights in their first pass. Asked for their state, they unpack
+    them wrongly (0.50.2), and the model is lost.
+    """
+    packed = {prefix: module for prefix, module in model.named_modules() if packing(module) is not None}
+    if not packed:
+        return model.state_dict()
+    state: dict[str, Any] = {}
+    for prefix, module in model.named_modules():
+        begin = f"{prefix}." if prefix else ""
+        if prefix in packed:
+            state[f"{begin}weight.absmax"] = packing(module).absmax
+        else:
+            module._save_to_state_dict(state, begin, keep_vars=True)
+    return state
+
+
+def packing(module: nn.Module) -> Any:
+    """Return what a module knows of its weights if it has packed them for a CPU, else None."""
+    found = getattr(getattr(module, "weight", None), "quant_state", None)
+    return found if getattr(found, "packing_format_for_cpu", False) else None
 
 
 def plain_tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -205,6 +206,37 @@ def test_the_hash_of_weights_sees_buffers_and_packed_weights():
     for packed.codes in (torch.tensor([[1, 2]]), torch.tensor([[1, 3]])):
         hashes.add(weights_hash(packed))
     assert len(hashes) == 2
+
+
+class Packing(torch.nn.Linear):
+    """A layer that packs its weights in its first pass and spoils them when asked for its state, as bitsandbytes'."""
+
+    def forward(self, x):
+        if not hasattr(self.weight, "quant_state"):
+            self.weight.quant_state = SimpleNamespace(packing_format_for_cpu=True, absmax=torch.ones(3))
+        return super().forward(x)
+
+    def _save_to_state_dict(self, *given):
+        if hasattr(self.weight, "quant_state"):
+            self.weight.data.mul_(2)
+        super()._save_to_state_dict(*given)
+
+
+def test_weights_that_are_packed_are_left_as_they_are():
+    model = families.build("llama")
+    old = model.model.layers[0].mlp.up_proj
+    new = Packing(old.in_features, old.out_features, bias=False)
+    new.weight.data = old.weight.data.clone()
+    model.model.layers[0].mlp.up_proj = new
+    hashes = [profile(IDS, model).settings["weights"] for _ in range(2)]
+    assert torch.equal(new.weight, old.weight) and len(set(hashes)) == 1
+    new.weight.data[0, 0] += 1
+    hashes.append(weights_hash(model))
+    new.weight.quant_state.absmax[1] = 2
+    hashes.append(weights_hash(model))
+    model.model.rotary_emb.register_buffer("own", torch.ones(2))
+    hashes.append(weights_hash(model))
+    assert len(set(hashes)) == 4
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_neox", "qwen3_next", "cohere2"])

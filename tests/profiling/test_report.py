@@ -112,6 +112,11 @@ def test_another_models_attention_is_not_shown(made, tmp_path):
     with pytest.raises(InputError, match="other weights than the profiled one"):
         write_report(found, tmp_path / "report.html", model=other)
     assert not (tmp_path / "report.html").exists()
+    other.is_quantized = True  # such weights may be packed anew as they are used: the configuration counts
+    write_report(found, tmp_path / "report.html", model=other)
+    other.config.rope_parameters = other.config.rope_parameters | {"rope_theta": 5.0}
+    with pytest.raises(InputError, match="other weights than the profiled one"):
+        write_report(found, tmp_path / "other.html", model=other)
 
 
 def test_scores_of_the_swaps_that_the_page_shows_are_those_of_the_library(made, visit):
