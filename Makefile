@@ -1,6 +1,6 @@
 # make help says what there is. Without VENV=path every target works in .venv and installs there what is missing.
+# GNU Make 3.81, which macOS has, will do: it knows no .SHELLFLAGS, so recipes with a pipe say pipefail themselves.
 SHELL := /bin/bash
-.SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help book test check mutants lab smoke sweep clean
@@ -29,7 +29,7 @@ HERE := $(if $(wildcard _ext/jobs.smk),,$(dir $(abspath $(lastword $(MAKEFILE_LI
 PROFILE ?= $(HERE)profiles/gpus
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 # Ctrl-C must reach snakemake alone: with nobody to read what it says, it would leave its jobs in a cluster's queue.
-snakemake = snakemake $(1) --snakefile $(HERE)$(or $(2),Snakefile) $(addprefix --profile ,$(PROFILE)) --cores $(CORES) \
+snakemake = set -o pipefail; snakemake $(1) --snakefile $(HERE)$(or $(2),Snakefile) $(addprefix --profile ,$(PROFILE)) --cores $(CORES) \
             $(if $(GPUS),--resources gpu=$(GPUS)) --config preset=$(PRESET) compute=$(COMPUTE) "build=$(BUILD)" $(3) 2>&1 \
   | { trap '' INT; sed -u -E '/^(Using profile|Assuming unrestricted|Building DAG|Using shell|Select jobs|Execute [0-9]+ jobs|Touching output|Cannot restore .* no backup|    input: )/d'; }
 
@@ -63,7 +63,7 @@ test: $(READY) ## run all tests, the book's own included; MARK="slurm or familie
 
 check: $(READY) ## style, imports between rooms, types, workflows: what takes a minute
 	@ruff check && ruff format --check --quiet
-	@lint-imports --no-cache | tail -n 12
+	@set -o pipefail; lint-imports --no-cache | tail -n 12
 	@mypy
 	@zizmor --offline --quiet .github
 
@@ -88,8 +88,8 @@ clean: ## delete what was built, the working copies of make lab too; keep .venv 
 	@.venv/bin/python -m pip --version > /dev/null 2>&1 || { \
 	  rm -rf .venv; $(PYTHON) -m venv .venv && .venv/bin/python -m pip --version > /dev/null || { rm -rf .venv; \
 	  echo "$(PYTHON) makes no environment with pip. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; }
-	@echo "Installing possym and what the book needs into .venv (about 2 GB on disk, a few minutes)"
-	@.venv/bin/python -m pip install --disable-pip-version-check --progress-bar off \
+	@echo "Installing possym and what the book needs into .venv (2.7 GB on disk; 6.7 GB where torch brings CUDA, see README.md)"
+	@set -o pipefail; .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off \
 	  --constraint constraints.txt --editable ".[api,batch,book,models,dev]" 2> .venv/install.log | awk ' \
 	  /^Collecting/ {printf "\r  resolving %-60.60s", $$2; fflush()} \
 	  /^ *Downloading .*\([0-9.]+ [MG]B\)/ {printf "\r  downloading %-58.58s", $$2 " " $$3 $$4; fflush()} \

@@ -88,6 +88,15 @@ def test_pins_take_the_oldest_python_that_the_package_takes():
     assert not {name: text for name, text in too_new.items() if canonicalize_name(name) in PINS}
 
 
+def test_every_pipe_of_a_recipe_fails_with_its_first_part_under_make_3_81_too():
+    """That make, which macOS has, takes no .SHELLFLAGS."""
+    text = (ROOT / "Makefile").read_text()
+    assert not re.search(r"^\.SHELLFLAGS", text, flags=re.MULTILINE)
+    lines = re.sub(r"'[^'\n]*'|\"[^\"\n]*\"|\|\|", "", text.replace("\\\n", " ")).splitlines()
+    piped = [line for line in lines if "|" in line.split("##")[0] and "#" not in line[:1]]
+    assert len(piped) == 3 and all("set -o pipefail; " in line for line in piped)
+
+
 @pytest.fixture
 def install(tmp_path):
     """A function that lets make install into .venv of a folder, without a registry; the finished process."""
@@ -106,9 +115,10 @@ def install(tmp_path):
 def test_a_half_made_environment_is_made_anew(install):
     folder, call = install
     venv.create(folder / ".venv", with_pip=False)
-    said = call(sys.executable).stderr
-    assert "No matching distribution found for" in said and "No module named pip" not in said
+    result = call(sys.executable)
+    assert "No matching distribution found for" in result.stderr and "No module named pip" not in result.stderr
     assert (folder / ".venv/bin/pip").exists()
+    assert result.returncode != 0 and not (folder / ".venv/ready").exists()  # though pip's words go through a pipe
 
 
 def test_a_python_that_makes_no_pip_is_named_and_nothing_is_left(install):
