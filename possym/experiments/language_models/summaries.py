@@ -261,15 +261,14 @@ def wave_in_words(scores: pd.DataFrame, jobs: pd.DataFrame) -> str:
 
 
 def model_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return per encoding, width and corpus what its models end with: medians over seeds."""
+    """Return what the models of each encoding, width and corpus end with: medians over seeds."""
     kinds, doing = at_end(counts(held_out(tables["scores"]))), at_end(job_counts(tables["jobs"]))
-    r = at_end(correlations(held_out(tables["scores"])))
-    loss = at_end(tables["loss"])
-    rows = kinds.merge(doing, on=[*KEYS, "step"]).merge(r, on=[*KEYS, "step"]).merge(loss, on=[*KEYS, "step"])
-    groups = rows.groupby(["corpus", "encoding", "width"])
-    columns = ["positional", "symbolic", "previous_token", "induction", "r", "loss"]
-    table = groups[columns].median().round(2).assign(seeds=groups["seed"].nunique())
-    return table.rename(columns={"previous_token": "previous-token heads", "induction": "induction heads"})
+    rows = kinds.merge(doing, on=[*KEYS, "step"]).merge(at_end(tables["loss"]), on=[*KEYS, "step"])
+    groups = rows.groupby(["corpus", "encoding", "width"], sort=False)
+    heads = ["positional", "symbolic", "previous_token", "induction"]
+    table = groups[heads].median().astype(int).assign(loss=groups["loss"].median().round(2), seeds=groups.size())
+    table.index = [f"{name}, {width}, {corpus}".replace("_", " ") for corpus, name, width in table.index]
+    return table.rename(columns={"previous_token": "previous token"}).rename_axis("encoding, width, corpus")
 
 
 def cost_in_words(tables: Mapping[str, pd.DataFrame]) -> str:
