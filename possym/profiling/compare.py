@@ -96,11 +96,14 @@ class Comparison:
         )
 
     def largest_change(self) -> str:
-        """Return which head's mean score changed most, in words; nothing where none did."""
-        sizes = self.heads[[f"{score}_change" for score in SCORES]].abs()
+        """Return whose mean score changed most, of those beyond chance if there are any; nothing where none changed."""
+        names = {f"{score}_change": score for score in SCORES}
+        sizes = self.heads[list(names)].abs().rename(columns=names)
+        certain = sizes.where(self.heads[[f"{score}_p" for score in SCORES]].to_numpy() < self.settings["level"])
+        sizes = certain if certain.notna().any(axis=None) else sizes
         if not sizes.max(axis=None) > 0:
             return ""
-        at, score = sizes.max(axis=1).idxmax(), sizes.max().idxmax().removesuffix("_change")
+        at, score = sizes.max(axis=1).idxmax(), sizes.max().idxmax()
         row, by = self.heads.loc[at], self.settings["by"]
         return (
             f"\n  largest change: layer {row.layer}, {by.replace('_', ' ')} {row[by]}, {score} "

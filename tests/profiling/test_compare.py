@@ -75,6 +75,7 @@ def test_a_planted_change_is_found_in_its_head_and_elsewhere_in_later_layers_alo
     assert planted.heads.set_index(["layer", "head"]).loc[(1, 2), "changed"]
     assert [planted.changed.layer.iloc[0], planted.changed["head"].iloc[0]] == [1, 2]
     assert (planted.layers[planted.layers.layer < 1].positional_change == 0).all()
+    assert "largest change: layer 1, head 2, " in repr(planted)
 
 
 @pytest.mark.parametrize("other", ["the same", "a rounding of 4 bits and itself"])
@@ -85,7 +86,7 @@ def test_nothing_is_found_where_nothing_changed(other, model, before):
     found = possym.compare(*pair)
     assert not found.heads.changed.any() and not found.heads.largest.any() and found.new_kinds.empty
     assert (found.heads[["positional_p", "symbolic_p"]] == 1).all(axis=None)
-    assert "0 heads changed" in repr(found)
+    assert "0 heads changed" in repr(found) and "largest change" not in repr(found)
 
 
 def test_rounding_to_4_bits_changes_heads_and_the_two_directions_mirror_each_other(model, before):
@@ -140,6 +141,9 @@ def test_few_prompts_are_said_to_tell_nothing_from_chance(model):
     found = possym.compare(*pair)
     assert not found.heads.changed.any() and found.heads.positional_low.isna().all()
     assert "no p-value of 1 prompt can be below 1: more prompts" in repr(found)
+    sizes = found.heads[["positional_change", "symbolic_change"]].abs().max(axis=1)
+    row = found.heads.loc[sizes.idxmax()]
+    assert f"largest change: layer {row.layer}, head {row['head']}, " in repr(found)
 
 
 def test_sign_flips_against_every_flip_tried_one_by_one():
