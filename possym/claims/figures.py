@@ -102,6 +102,13 @@ FIGURES = {
     "figure-choices": ("real-temperature",),
     "table-real-heads-and-the-bound": ("real-exclusion",),
     "figure-known-heads": ("known-induction-symbolic", "known-previous-token-positional"),
+    "figure-two-models": ("other-gemma-trade", "other-gemma-early-positional", "other-gemma-late-symbolic"),
+    "figure-swapped-bases": ("gemma-full-symbolic", "gemma-base-makes-it"),
+    "figure-atlas": (
+        "atlas-previous-token", "atlas-recent", "atlas-induction", "atlas-duplicate-token", "atlas-retrieval",
+        "atlas-query-focused",
+    ),
+    "figure-definitions-agree": ("atlas-same-retrieval",),
     "figure-bands-in-known-heads": ("knob-induction", "knob-previous-token"),
     # 11-one-hop-prompts
     "figure-published-accuracy": (

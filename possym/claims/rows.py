@@ -18,6 +18,7 @@ from possym.experiments.one_hop import claims as onehop
 from possym.experiments.real_models import claims as real
 from possym.experiments.scoring import claims as heads
 from possym.experiments.theory import claims as theory
+from possym.experiments.two_models import claims as pair
 from possym.results import Study, load_or_run, result_folder
 
 CLAIMS: tuple[Claim, ...] = (
@@ -32,6 +33,7 @@ CLAIMS: tuple[Claim, ...] = (
     *length_elsewhere.CLAIMS,
     *language_models.CLAIMS,
     *real.CLAIMS,
+    *pair.CLAIMS,
     *onehop.CLAIMS,
 )
 

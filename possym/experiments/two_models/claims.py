@@ -138,7 +138,8 @@ def leads_toward(definition: str, side: str):
             undecided=all(one.low <= 0.5 <= one.high for one in values),
         )
         words = ", ".join(f"{model}: {one.value:.2f}" for model, one in found.items())
-        return Measurement(f"area under the curve, {words}", interval(*values), verdict, tuple(values))
+        ends = " and ".join(f"{one.low:.2f} to {one.high:.2f}" for one in values)
+        return Measurement(f"area under the curve, {words}", ends, verdict, tuple(values))
 
     return measure
 
