@@ -3,6 +3,7 @@
 import pandas as pd
 
 from possym.charts import CATEGORIES, LAYERS, NEUTRAL, alt
+from possym.charts.typography import typeset
 from possym.experiments.two_models.bases import CONDITIONS
 from possym.experiments.two_models.summaries import gap, gap_test, layer_leads, papers_form
 from possym.profiling.charts import number
@@ -13,10 +14,11 @@ COLORS = {"full": CATEGORIES[2], "sliding": NEUTRAL}
 
 def planes(tables: dict[str, pd.DataFrame]) -> alt.HConcatChart:
     """Draw the heads of each model in the plane of both scores, in the papers' form, statements as blocks."""
-    panels, words = [], []
+    panels, words, highs = [], [], []
     for model in tables["heads"]["model"].unique():
         heads = papers_form(tables["heads"], model).round(4)
         r = correlation(heads)
+        highs.append(r.high)
         words.append(f"{model}: {len(heads)} heads, r = {r.value:.2f}")
         panels.append(
             alt.Chart(heads[["layer", "head", "positional", "symbolic"]])
@@ -31,7 +33,9 @@ def planes(tables: dict[str, pd.DataFrame]) -> alt.HConcatChart:
                 width=290,
                 height=290,
                 title=alt.Title(
-                    model, subtitle=f"r = {r.value:.2f}, 95 % interval {r.low:.2f} to {r.high:.2f}", fontSize=12
+                    model,
+                    subtitle=typeset(f"r = {r.value:.2f}, 95 % interval {r.low:.2f} to {r.high:.2f}"),
+                    fontSize=12,
                 ),
             )
         )
@@ -40,7 +44,9 @@ def planes(tables: dict[str, pd.DataFrame]) -> alt.HConcatChart:
         .resolve_scale(color="independent")
         .properties(
             title=alt.Title(
-                "The same prompts in several models" if len(panels) > 1 else "One model's heads",
+                "Heads trade one score for the other in each model"
+                if max(highs) < 0
+                else "Not in each model do heads clearly trade one score for the other",
                 subtitle="Each dot a head, the mean over prompts; statements change places",
             ),
             description=f"Scatter plots of heads by positional and symbolic score. {'; '.join(words)}.",
@@ -54,7 +60,7 @@ def bases(tables: dict[str, pd.DataFrame], model: str) -> alt.VConcatChart:
     table = pd.concat(parts, ignore_index=True).round(4)
     own, swapped = (gap(part) for part in (parts[0], parts[-1]))
     test = gap_test(parts[0])
-    title = f"Full layers lead by {own:+.2f} with their own bases, by {swapped:+.2f} with the bases swapped"
+    title = typeset(f"Full layers lead by {own:+.2f} with their own bases, by {swapped:+.2f} with the bases swapped")
     panels = []
     for condition in CONDITIONS:
         rows = table[table["condition"] == condition]
@@ -68,7 +74,9 @@ def bases(tables: dict[str, pd.DataFrame], model: str) -> alt.VConcatChart:
                 tooltip=["layer:O", "kind:N", number("lead"), number("positional"), number("symbolic")],
             )
             .properties(
-                width=460, height=80, title=alt.Title(f"{heading(condition)}: gap {gap(rows):+.2f}", fontSize=12)
+                width=460,
+                height=80,
+                title=alt.Title(typeset(f"{heading(condition)}: gap {gap(rows):+.2f}"), fontSize=12),
             )
         )
     return alt.vconcat(*panels).properties(
