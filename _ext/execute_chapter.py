@@ -79,7 +79,7 @@ def changed_parameters(chapter: Path) -> str:
 
 
 def prepare_for_page(notebook: nbformat.NotebookNode) -> None:
-    """Fold the parameters, hide the injected ones, and drop what papermill and widgets left behind."""
+    """Fold parameters and the code of charts and sentences, hide and drop what papermill and widgets left behind."""
     notebook.metadata.pop("papermill", None)
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
@@ -89,6 +89,8 @@ def prepare_for_page(notebook: nbformat.NotebookNode) -> None:
             cell.metadata["mystnb"] = {"code_prompt_show": "Parameters", "code_prompt_hide": "Parameters"}
         if "injected-parameters" in tags:
             tags = sorted({*tags, "remove-cell"})
+        if draws_or_tells(cell) and not any(tag.startswith(("hide-", "remove-")) for tag in tags):
+            tags = sorted({*tags, "hide-input"})
         cell.metadata = nbformat.from_dict({**cell.metadata, "tags": tags} if tags else dict(cell.metadata))
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
@@ -99,6 +101,15 @@ def prepare_for_page(notebook: nbformat.NotebookNode) -> None:
 def is_progress(output: nbformat.NotebookNode) -> bool:
     """Whether an output is a bar of progress, which begins by going back in its line, or the line's end after it."""
     return output.get("name") == "stderr" and (output.text.startswith("\r") or not output.text.strip())
+
+
+def draws_or_tells(cell: nbformat.NotebookNode) -> bool:
+    """Whether all that a cell puts out are charts and sentences, which are read without the call that makes them."""
+    shown = [output.get("data", {}) for output in cell.get("outputs", [])]
+    return bool(shown) and all(
+        "text/markdown" in data or '<figure class="possym-chart"' in "".join(data.get("text/html", ""))
+        for data in shown
+    )
 
 
 def report(chapter: Path, error: PapermillExecutionError) -> str:

@@ -34,8 +34,13 @@ class Visit:
     page: object
     problems: list[str] = field(default_factory=list)
 
-    def open(self, address: str) -> "Visit":
+    def open(self, address: str, unfolded: bool = True) -> "Visit":
+        """Open a page, with all its folds open unless told otherwise."""
         self.page.goto(address, wait_until="load")
+        if unfolded:
+            self.page.evaluate(
+                "document.querySelectorAll('details.possym-fold').forEach(fold => { fold.open = true; })"
+            )
         return self
 
     def run_in_lab(self, lab: str, chapter: str) -> None:

@@ -125,6 +125,7 @@
       result = await draw(room - over, 1);
     }
     stage.querySelectorAll("summary").forEach((menu) => menu.setAttribute("aria-label", "Save this chart"));
+    moveMenu(figure, stage);
     if (before) { // drawn anew at another width, its sliders and menus stay where they are
       const controls = (spec.params || []).filter((param) => param.bind);
       controls.forEach(({ name }) => result.view.signal(name, before.view.signal(name)));
@@ -135,6 +136,16 @@
     for (const child of Array.from(view.children)) if (child !== stage) child.remove();
     figure.possymResult = result;
     figure.dataset.drawn = "true";
+  }
+
+  // The menu that saves a chart stands beside its title, where it covers no mark.
+  function moveMenu(figure, stage) {
+    figure.querySelectorAll(".possym-save").forEach((old) => old.remove());
+    const menu = stage.querySelector("details"), holder = document.createElement("div");
+    if (!menu) return;
+    holder.className = "possym-save vega-embed";
+    holder.append(menu);
+    figure.prepend(holder);
   }
 
   function redrawOnResize(figure, spec) {
@@ -172,11 +183,25 @@
     drawing = false;
   }
 
+  // A figure in a fold has no width to be drawn at; it waits until somebody opens the fold.
+  function whenShown(figure, then) {
+    if (figure.clientWidth) return then();
+    figure.dataset.drawn = "folded";
+    const seen = new ResizeObserver(() => {
+      if (!figure.clientWidth) return;
+      seen.disconnect();
+      then();
+    });
+    seen.observe(figure);
+  }
+
   function draw(figure) {
     if (figure.dataset.drawn) return;
-    figure.dataset.drawn = "pending";
-    waiting.push({ figure, spec: specOf(figure) });
-    drawWaiting();
+    whenShown(figure, () => {
+      figure.dataset.drawn = "pending";
+      waiting.push({ figure, spec: specOf(figure) });
+      drawWaiting();
+    });
   }
 
   function drawAll() {

@@ -9,16 +9,16 @@ try:
 except ModuleNotFoundError as error:
     raise MissingPackageError(f"controls need {error.name}: {install_command('plots')}") from None
 
-RUN_IN_LAB = "Run this chapter in JupyterLab (make lab) to use the controls: they call the model."
+RUN_IN_LAB = "As it starts. In JupyterLab (make lab) its controls call the model."
 
 
 def show(widget, note: str = RUN_IN_LAB) -> None:
-    """Display an ipywidgets ``widget``; where no kernel runs, readers see ``note`` instead.
+    """Display an ipywidgets ``widget``; where no kernel runs, readers see what its HTML parts start with, and ``note``.
 
-    Raises InputError for what is not an ipywidget.
+    A widget that starts without a picture leaves nothing on a page. Raises InputError for what is not an ipywidget.
 
     >>> import ipywidgets
-    >>> show(ipywidgets.IntSlider(3), "Run this chapter to move the slider.")  # doctest: +ELLIPSIS
+    >>> show(ipywidgets.HTML("<b>3</b>"), "Run this chapter to move the slider.")  # doctest: +ELLIPSIS
     {'text/plain': 'Run this chapter to move the slider.', ...}
     """
     from IPython.display import display
@@ -26,7 +26,22 @@ def show(widget, note: str = RUN_IN_LAB) -> None:
     if not isinstance(widget, ipywidgets.Widget):
         raise InputError(f"show() was given {type(widget).__name__}; it shows an ipywidgets widget: pass one")
     bundle = widget._repr_mimebundle_()
-    display({**bundle, "text/plain": note, "text/html": f'<p class="possym-widget">{escape(note)}</p>'}, raw=True)
+    parts = [part for part in first_pictures(widget) if "<" in part]
+    page = f'<div class="possym-widget">{"".join(parts)}<p>{escape(note)}</p></div>' if parts else "<span></span>"
+    display({**bundle, "text/plain": note, "text/html": page}, raw=True)
+
+
+def first_pictures(widget) -> list[str]:
+    """Return what the HTML parts of a widget hold, in order.
+
+    >>> import ipywidgets
+    >>> first_pictures(ipywidgets.VBox([ipywidgets.HTML("a"), ipywidgets.IntSlider(3), ipywidgets.HTML("<i>b</i>")]))
+    ['a', '<i>b</i>']
+    """
+    import ipywidgets
+
+    own = [widget.value] if isinstance(widget, ipywidgets.HTML) else []
+    return own + [part for child in getattr(widget, "children", ()) for part in first_pictures(child)]
 
 
 def heat_table(rows: list[tuple[str, list[str], list[float]]]) -> str:

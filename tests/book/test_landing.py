@@ -36,7 +36,7 @@ def test_attention_stays_in_one_head_and_follows_in_the_other(address, visit, wi
         swapped[0], swapped[3] = swapped[3], swapped[0]
         assert followed == pytest.approx(swapped, abs=1e-3)
         said = page.locator(".swap-foot p").text_content()
-        assert "ositional: attention stays" in said and "symbolic: attention goes with the word" in said
+        assert "positional head: attention stays" in said and "symbolic head: attention follows the word" in said
         page.get_by_role("button", name="Start again").click()
         assert words(v)[0] == "Alice" and page.evaluate(BARS) == before
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

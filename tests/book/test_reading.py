@@ -134,7 +134,7 @@ def test_addresses_land_on_what_they_name(site, address, visit, width):
     assert len(links) >= 5
     with visit(width) as v:
         for link in links:
-            v.open(f"{address}/{link}").wait_for_formulas()
+            v.open(f"{address}/{link}", unfolded=False).wait_for_formulas()
             v.page.wait_for_timeout(700)  # charts near the target are drawn meanwhile
             off = v.page.evaluate("""() => {
               const target = document.getElementById(location.hash.slice(1)), root = document.documentElement;

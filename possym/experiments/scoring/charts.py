@@ -201,7 +201,7 @@ def swap_figure(
     )
     # Swapped tokens are named on both bars, leaning away from each other; others once, in the middle of their two.
     half = "bandwidth('xOffset') / 2 - 1"
-    swapped = "(datum.place == first || datum.place == second)"
+    swapped = "(first != second && (datum.place == first || datum.place == second))"
     names = [
         bars.transform_filter(f"datum.when == '{when}' && {swapped}")
         .mark_text(dy=-6, fontSize=11, align=side, dx=alt.expr(shift))
@@ -210,7 +210,7 @@ def swap_figure(
     ]
     names.append(
         bars.transform_joinaggregate(top="max(attention)", groupby=["place"])
-        .transform_filter(f"datum.when == 'before' && !{swapped} && datum.top > 0.04")
+        .transform_filter(f"datum.when == 'before' && !{swapped}")
         .mark_text(dy=-6, fontSize=11)
         .encode(x=encoding["x"], y="top:Q", text="token:N")
     )
@@ -231,7 +231,8 @@ def swap_figure(
             size="sqrt((datum.a * datum.a + datum.b * datum.b) * (datum.c * datum.c + datum.d * datum.d))"
         )
         .transform_calculate(
-            words="'cos(v′, v) = ' + format((datum.a * datum.c + datum.b * datum.d) / datum.size, '.3f') + "
+            words="first == second ? 'Choose two different places' : "
+            "'cos(v′, v) = ' + format((datum.a * datum.c + datum.b * datum.d) / datum.size, '.3f') + "
             "',\\nreversed ' + format((datum.a * datum.d + datum.b * datum.c) / datum.size, '.3f') + "
             "',  weight α ' + format(datum.weight, '.3f')"
         )

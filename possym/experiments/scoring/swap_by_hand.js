@@ -7,7 +7,7 @@
   function start(root) {
     const heads = Array.from(root.querySelectorAll(".swap-head"), (panel) => ({
       panel,
-      kind: panel.dataset.kind,
+      name: panel.dataset.name,
       logits: JSON.parse(panel.dataset.logits),
       own: Number(panel.dataset.own),
       stage: panel.querySelector(".swap-stage"),
@@ -55,8 +55,9 @@
         const stays = Math.abs(now[one] - old[one]) + Math.abs(now[other] - old[other]);
         const goes = Math.abs(now[one] - old[other]) + Math.abs(now[other] - old[one]);
         if (goes < stays) [head.bars[one], head.bars[other]] = [head.bars[other], head.bars[one]];
-        const most = Math.abs(old[one] - old[other]) > 0.02 ? (goes < stays ? "goes with the word" : "stays at the place") : "";
-        told.push(most);
+        const stake = Math.abs(old[one] - old[other]) + Math.abs(now[one] - now[other]);
+        const what = Math.min(stays, goes) > 0.25 * stake ? "does neither" : goes < stays ? "follows the word" : "stays at the place";
+        told.push(stake > 0.04 ? what : "");
         [[order[other], "swap-over-the-top"], [order[one], "swap-underneath"]].forEach(([content, name]) => {
           const word = head.words[content];
           word.classList.add(name);
@@ -64,14 +65,12 @@
         });
       }
       const [left, right] = [names[before[one]], names[before[other]]];
-      const words = told.map((what, index) => what && `${heads[index].kind}: attention ${what}`).filter(Boolean);
+      const words = told.map((what, index) => what && `${heads[index].name}: attention ${what}`).filter(Boolean);
       picked = null;
       draw();
-      if (left === right) said.textContent = `“${left}” for “${right}”: the same word, so nothing changes for either head.`;
-      else if (!words.length) said.textContent = `${left} and ${right} have changed places. Neither head looks at them much.`;
-      else said.textContent = `${left} and ${right} have changed places. ${sentence(words.join("; "))}.`;
+      const moved = `${left} and ${right} have changed places.`;
+      said.textContent = words.length ? `${moved} ${words.join("; ")}.` : `${moved} No head tells the two apart.`;
     }
-    const sentence = (text) => text[0].toUpperCase() + text.slice(1);
 
     function placeUnder(head, x, y) {
       const box = head.stage.getBoundingClientRect();
@@ -149,6 +148,7 @@
     root.classList.add("swap-ready");
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
     const [alice, bob] = [names.indexOf("Alice"), names.indexOf("Bob")];
+    if (document.querySelector(".possym-swap") !== root || alice < 0 || bob < 0) return;
     new IntersectionObserver((seen, observer) => {
       if (!seen.some((entry) => entry.isIntersecting)) return;
       observer.disconnect();

@@ -1,95 +1,125 @@
 """The swap that a reader does by hand: a sentence, two heads, and where attention goes when words change places."""
 
 import json
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
 import torch
 from torch import Tensor
 
-from possym.charts import POSITIONAL, SYMBOLIC
+from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC
+from possym.charts.typography import percent
 from possym.ensembles.last_token import attention
+from possym.errors import InputError
 from possym.rope import frequencies
-from possym.scores import relocated_logits, swap_scores
+from possym.scores import check_relocated, relocated_logits, swap_scores
 
 WORDS = ("Alice", "likes", "red", "Bob", "likes", "blue")
 QUERY = "?"
 OWN = 1.0  # logit of the query's own key
 WANTED = {"Alice": 4.2, "Bob": 2.2, "blue": 0.8, "red": 0.5, "likes": 0.3}  # what the symbolic head's query asks for
 SHARPNESS = 4.0
-ABOUT = {"positional": "looks at the first place", "symbolic": "looks for Alice"}
+HINT = "Both heads look at Alice. At her, or at her place? Drag <b>Alice</b> onto <b>Bob</b>."
+PURE = 0.99
 
 
 class ByHand:
-    """Two heads over one sentence as a page shows them, with words that can be dragged; plain text elsewhere.
+    """Heads over one sentence as a page shows them, with words that can be dragged; plain text elsewhere.
 
-    ``heads`` are the relocated logits (N, N) of a positional and of a symbolic head, by kind.
+    Args:
+        heads: a name and, after a colon, what it does → (N, N) relocated logits; None is one head of each kind.
+        words: the N words.
+        own: logit of the query's own key.
+        hint: what the reader is asked to do, HTML.
+
+    Raises:
+        InputError: no head, or logits that do not fit the words.
 
     >>> page = ByHand()
-    >>> {kind: [round(score, 2) for score in page.scores(kind)] for kind in page.heads}
-    {'positional': [1.0, 0.04], 'symbolic': [0.12, 1.0]}
+    >>> [[round(score, 2) for score in page.scores(name)] for name in page.heads]
+    [[1.0, 0.04], [0.12, 1.0]]
     """
 
-    def __init__(self) -> None:
-        """Build the two heads."""
-        self.heads = {"positional": positional_head(), "symbolic": symbolic_head()}
+    def __init__(
+        self,
+        heads: Mapping[str, Tensor] | None = None,
+        words: Sequence[str] = WORDS,
+        own: float = OWN,
+        hint: str = HINT,
+    ) -> None:
+        """Hold the heads."""
+        self.words, self.own, self.hint = list(words), float(own), hint
+        self.heads = two_heads() if heads is None else dict(heads)
+        shapes = {tuple(check_relocated(relocated).shape) for relocated in self.heads.values()}
+        if shapes != {(len(self.words), len(self.words))}:
+            raise InputError(
+                f"relocated logits of shapes {shapes} for {len(self.words)} words: give (N, N) for N words"
+            )
 
-    def scores(self, kind: str) -> tuple[float, float]:
+    def scores(self, name: str) -> tuple[float, float]:
         """Return the positional and the symbolic score of a head over all swaps, weighed in proportion."""
-        found = swap_scores(self.heads[kind], extra_logits=torch.tensor([OWN]), temperature=1.0, relative=True)
+        found = swap_scores(self.heads[name], extra_logits=torch.tensor([self.own]), temperature=1.0, relative=True)
         return found.positional.item(), found.symbolic.item()
+
+    def seen(self, name: str) -> list[float]:
+        """Return the attention that each place receives before any swap, the query's own last."""
+        return attention(self.heads[name], torch.tensor([self.own])).tolist()
 
     def __repr__(self) -> str:
         """Return the plain text."""
-        lines = [
-            f"{kind} head: "
-            + " ".join(f"{word} {share:.0%}" for word, share in zip([*WORDS, QUERY], seen(relocated), strict=True))
-            for kind, relocated in self.heads.items()
-        ]
-        return "\n".join(["Attention before any swap", *lines])
+        lines = ["Attention before any swap"]
+        for name in self.heads:
+            shares = zip([*self.words, QUERY], self.seen(name), strict=True)
+            lines.append(f"{name}: {' '.join(f'{word} {percent(share)}' for word, share in shares)}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         style, script = (
             (files(__package__) / f"swap_by_hand.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
         )
-        heads = "".join(self.panel(kind) for kind in self.heads)
+        heads = "".join(self.panel(name) for name in self.heads)
         return (
             f"<style>{style}</style>"
-            '<section class="possym-swap" aria-label="Swap two words and see where attention goes">'
-            f'<div class="swap-heads">{heads}</div>'
-            '<div class="swap-foot"><p role="status">Both heads look at Alice. At her, or at her place? '
-            'Drag <b>Alice</b> onto <b>Bob</b>.</p><button type="button" class="swap-again" hidden>Start again</button>'
+            f'<section class="possym-swap" style="--words:{len(self.words) + 1}"'
+            f' aria-label="Swap two words and see where attention goes"><div class="swap-heads">{heads}</div>'
+            f'<div class="swap-foot"><p role="status">{self.hint}</p>'
+            '<button type="button" class="swap-again" hidden>Start again</button>'
             f"</div></section><script>{script}</script>"
         )
 
-    def panel(self, kind: str) -> str:
+    def panel(self, name: str) -> str:
         """Return one head: a bar a place above the words, its scores below, and its logits for the script."""
-        relocated, (by_place, by_word) = self.heads[kind], self.scores(kind)
-        shares = seen(relocated)
+        by_place, by_word = self.scores(name)
         bars = "".join(
-            f'<div class="swap-bar" style="--at:{place};--share:{share:.3f}"><span>{percent(share)}</span></div>'
-            for place, share in enumerate(shares)
+            f'<div class="swap-bar" style="--at:{place};--share:{share:.3f}">'
+            f"<span>{percent(share) if share >= 0.05 else ''}</span></div>"
+            for place, share in enumerate(self.seen(name))
         )
         words = "".join(
             f'<button type="button" class="swap-word" style="--at:{place}" tabindex="{-1 if place else 0}"'
             f' aria-pressed="false">{escape(word)}</button>'
-            for place, word in enumerate(WORDS)
+            for place, word in enumerate(self.words)
         )
-        data = json.dumps([[round(value, 3) for value in row] for row in relocated.tolist()])
-        color = {"positional": POSITIONAL, "symbolic": SYMBOLIC}[kind]
-        query = f'<span class="swap-query" style="--at:{len(WORDS)}">{QUERY}</span>'
+        data = json.dumps([[round(value, 3) for value in row] for row in self.heads[name].tolist()])
+        color = POSITIONAL if by_place >= PURE else SYMBOLIC if by_word >= PURE else NEUTRAL
+        short, _, about = f"{name[0].upper()}{name[1:]}".partition(": ")
+        query = f'<span class="swap-query" style="--at:{len(self.words)}">{QUERY}</span>'
         scores = f"positional score <b>{by_place:.2f}</b>, symbolic score <b>{by_word:.2f}</b>"
         return (
-            f'<div class="swap-head swap-{kind}" style="--kind:{color}" data-kind="{kind}" data-own="{OWN}"'
-            f' data-logits="{data}"><p class="swap-name"><strong>A {kind} head</strong> {ABOUT[kind]}</p>'
-            f'<div class="swap-stage" role="group" aria-label="Attention of a {kind} head, and the words to swap">'
+            f'<div class="swap-head" style="--kind:{color}" data-name="{escape(short)}" data-own="{self.own}"'
+            f' data-logits="{data}"><p class="swap-name"><strong>{escape(short)}</strong> {escape(about)}</p>'
+            f'<div class="swap-stage" role="group" aria-label="{escape(short)}: attention, and the words to swap">'
             f'{bars}{words}{query}</div><p class="swap-scores">{scores}</p></div>'
         )
 
 
-def percent(share: float) -> str:
-    """Return a share as a percentage, nothing where nobody could see its bar."""
-    return f"{share:.0%}".replace("%", "\N{NO-BREAK SPACE}%") if share >= 0.05 else ""
+def two_heads() -> dict[str, Tensor]:
+    """Return the relocated logits of a head that looks at the first place, and of one that looks for Alice."""
+    return {
+        "A positional head: looks at the first place": positional_head(),
+        "A symbolic head: looks for Alice": symbolic_head(),
+    }
 
 
 def positional_head() -> Tensor:
@@ -121,8 +151,3 @@ def symbolic_head() -> Tensor:
         layout="interleaved",
         scale=1.0,
     )
-
-
-def seen(relocated: Tensor) -> list[float]:
-    """Return the attention that each place receives before any swap, the query's own last."""
-    return attention(relocated, torch.tensor([OWN])).tolist()
