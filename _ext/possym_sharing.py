@@ -3,16 +3,21 @@
 * search that puts what explains a word before the names in the library that contain it;
 * a description and a social card on every page, the card drawn around ``_assets/kinds_over_training.svg``;
 * a citation button that shows ``CITATION.cff`` as BibTeX;
-* a sitemap, where ``html_baseurl`` says where the site will live.
+* a sitemap, where ``html_baseurl`` says where the site will live;
+* a foot that says version, commit, date, licence and, where ``possym_source`` gives its address, the source;
+* ``llms.txt``: the pages with what each is about, for programs that read.
 """
 
 import re
+import subprocess
 from html import escape
 from pathlib import Path
 
 import vl_convert
 import yaml
 from docutils import nodes
+
+import possym
 
 CARD = "card.png"
 CITE = "document.getElementById('cite').showModal()"
@@ -37,7 +42,25 @@ def draw_card(app) -> None:
     static.mkdir(parents=True, exist_ok=True)
     (static / CARD).write_bytes(vl_convert.svg_to_png(drawing))
     app.config.html_static_path.append(str(static))
-    app.possym_addresses = []
+    app.possym_addresses, app.possym_pages = [], {}
+
+
+def add_foot(app, config) -> None:
+    """Say in the foot of every page which version it is of."""
+    made = f"Version {possym.__version__}{commit(Path(app.srcdir))}"
+    parts = [made, "MIT licence", "made with possym"]
+    if config.possym_source:
+        parts.append(f'<a href="{escape(config.possym_source)}">source</a>')
+    config.html_theme_options["extra_footer"] = f"<p>{' · '.join(parts)}</p>"
+
+
+def commit(folder: Path) -> str:
+    """The commit of a checkout and its date, or nothing where there is no git."""
+    command = ["git", "log", "-1", "--format=, commit %h of %ad", "--date=format:%-d %B %Y"]
+    try:
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip("\n")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def finish_page(app, pagename, templatename, context, doctree) -> None:
@@ -48,6 +71,7 @@ def finish_page(app, pagename, templatename, context, doctree) -> None:
     tags["twitter:card"] = "summary_large_image"
     about = description(doctree)
     if about:
+        app.possym_pages[pagename] = (title, about)
         tags |= {"description": about, "og:description": about}
     up = "../" * pagename.count("/")
     tags["og:image"] = f"{base}/_static/{CARD}" if base else f"{up}_static/{CARD}"
@@ -127,8 +151,25 @@ def write_sitemap(app, exception) -> None:
     (Path(app.outdir) / "sitemap.xml").write_text(text, encoding="utf-8")
 
 
+def write_llms(app, exception) -> None:
+    """Write ``llms.txt`` in the form of llmstxt.org: title, summary, and the pages in the order of the book."""
+    if exception or app.builder.format != "html":
+        return
+    base = f"{app.config.html_baseurl.rstrip('/')}/" if app.config.html_baseurl else ""
+    pages = [page for page in app.env.toctree_includes.get("index", []) if page in app.possym_pages]
+    entries = [
+        f"- [{title}]({base}{page}.html): {about}" for page in pages for title, about in [app.possym_pages[page]]
+    ]
+    about = app.possym_pages.get("index", ("", ""))[1]
+    text = [f"# {app.config.html_title}", "", f"> {about}", "", "## Pages", "", *entries, ""]
+    (Path(app.outdir) / "llms.txt").write_text("\n".join(text), encoding="utf-8")
+
+
 def setup(app) -> dict:
     """Register the handlers."""
+    app.add_config_value("possym_source", "", "html")
+    app.connect("config-inited", add_foot)
+    app.connect("build-finished", write_llms)
     app.config.html_search_scorer = str(Path(__file__).with_name("search_order.js"))
     app.connect("builder-inited", draw_card)
     app.connect("html-page-context", finish_page, priority=901)

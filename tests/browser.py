@@ -88,8 +88,9 @@ def visit(browser):
     """Context manager: a fresh page that may reach this machine alone and notes every problem."""
 
     @contextlib.contextmanager
-    def open_page(width: int = 1200, **options):
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+    def open_page(width: int = 1200, reduced_motion: str = "reduce", **options):
+        size = {"width": width, "height": 900}
+        context = browser.new_context(viewport=size, reduced_motion=reduced_motion, **options)
         visit = Visit(context.new_page())
         note = visit.problems.append
 

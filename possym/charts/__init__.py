@@ -1,11 +1,14 @@
 """The book's charts: one look, one renderer that needs no network, controls that answer without a kernel.
 
-* ``POSITIONAL``, ``SYMBOLIC``, ``NEUTRAL``: one colour each through the whole book;
-* ``CATEGORIES``: colours for everything else;
+* colour roles, each one colour through the whole book: ``POSITIONAL`` blue, ``SYMBOLIC`` vermillion, ``NEUTRAL`` grey
+  (neither kind, before, a bound), ``INK`` (the text's own: the paper's values, medians), ``CATEGORIES[0]`` green (the
+  number task, or what asks where), ``CATEGORIES[1]`` pink (the letter task, or what asks what), ``LAYERS`` (depth);
+* ``CATEGORIES[2:]``: amber, sky and yellow, for what has no role;
+* shares are in per cent, titles state the finding, one slider of length or of training drives a whole figure;
 * ``enable()``: theme and renderer on, tables typeset and never cut, called once at the top of a chapter;
 * ``kind_color``, ``interval_band``, ``tile_font``: marks that several charts share;
-* ``dynamic_title``, ``slider_over``, ``slider_label``, ``click_menu``: titles, sliders and menus
-  that say what is shown at any setting.
+* ``dynamic_title``, ``slider_over``, ``slider_label``, ``plays``, ``click_menu``: titles, sliders and
+  menus that say what is shown at any setting.
 
 ``alt`` is altair, which every chart takes from here: where it is missing, the error names the extra that brings it.
 The charts of a study live in the study's own room.
@@ -24,7 +27,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingPackageError(f"charts need {error.name}: {install_command('plots')}") from None
 
-from possym.charts.controls import click_menu, dynamic_title, slider_label, slider_over
+from possym.charts.controls import click_menu, dynamic_title, plays, slider_label, slider_over
 from possym.charts.renderer import lab_scripts
 from possym.charts.theme import (
     CATEGORIES,
@@ -54,6 +57,7 @@ __all__ = [
     "enable",
     "interval_band",
     "kind_color",
+    "plays",
     "slider_label",
     "slider_over",
     "tile_font",

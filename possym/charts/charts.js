@@ -71,8 +71,9 @@
   }
 
   // What a chart says of its controls: the parameter "title"; beside the slider NAME the words NAME_said, where its own
-  // number means nothing to a reader; NAME_most, the largest value that makes sense as the others stand; and NAME_click, the field of a clicked mark that
-  // NAME takes its value from, until a double click chooses what it was at first.
+  // number means nothing to a reader; NAME_most, the largest value that makes sense as the others stand;
+  // NAME_play, the milliseconds between two steps when it plays; and NAME_click, the field of a clicked mark that NAME
+  // takes its value from, until a double click chooses what it was at first.
   function follow(figure, stage, view, spec) {
     const params = new Set((spec.params || []).map((param) => param.name));
     const watch = (name, tell) => {
@@ -94,6 +95,7 @@
       };
       const said = slider.name + "_said";
       watch(said, say);
+      if (params.has(slider.name + "_play")) playable(figure, slider, view.signal(slider.name + "_play"));
       // Vega writes the number again when the slider is let go, though nothing has changed.
       if (params.has(said)) slider.addEventListener("change", () => say(view.signal(said)));
       watch(slider.name + "_most", (most) => {
@@ -101,6 +103,37 @@
         if (view.signal(slider.name) > most) slider.dispatchEvent(new Event("input"));
       });
     });
+  }
+
+  // A slider that plays: once when its figure is first seen, where motion is welcome, and at its button.
+  function playable(figure, slider, pause) {
+    const end = Number(slider.value), button = document.createElement("button");
+    let timer = 0;
+    const stop = () => { clearInterval(timer); timer = 0; button.textContent = "▶ Play"; };
+    const set = (value) => { slider.value = value; slider.dispatchEvent(new Event("input")); };
+    const play = () => {
+      const last = Math.max(end, Number(slider.min) + 1);
+      set(slider.min);
+      button.textContent = "■ Stop";
+      timer = setInterval(() => {
+        if (Number(slider.value) >= last || !slider.isConnected) return stop();
+        set(Number(slider.value) + Number(slider.step || 1));
+      }, pause);
+    };
+    button.type = "button";
+    button.className = "possym-play";
+    button.addEventListener("click", () => (timer ? stop() : play()));
+    slider.addEventListener("pointerdown", stop);
+    slider.addEventListener("keydown", stop);
+    slider.closest(".vega-bind").append(button);
+    stop();
+    if (figure.dataset.played || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    new IntersectionObserver((seen, observer) => {
+      if (!seen.some((entry) => entry.isIntersecting)) return;
+      observer.disconnect();
+      figure.dataset.played = "true";
+      play();
+    }, { threshold: 0.6 }).observe(figure);
   }
 
   async function embed(figure, spec) {

@@ -38,6 +38,21 @@ def slider_label(name: str, expression: str) -> alt.Parameter:
     return alt.param(name=f"{name}_said", expr=expression)
 
 
+def plays(name: str, pause: int = 80) -> alt.Parameter:
+    """Return the note by which ``charts.js`` plays the slider ``name`` from its beginning to where it starts.
+
+    That happens once, when the chart is first seen and motion is welcome, and at a button beside the slider.
+
+    Args:
+        name: of the slider.
+        pause: milliseconds between two steps.
+
+    >>> plays("step").name, plays("step").param.value
+    ('step_play', 80)
+    """
+    return alt.param(name=f"{name}_play", value=pause)
+
+
 def click_menu(
     name: str, field: str, options: Sequence, start: object, label: str
 ) -> tuple[alt.Parameter, alt.Parameter]:

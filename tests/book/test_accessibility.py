@@ -78,7 +78,7 @@ def test_a_formula_is_a_stop_of_the_keyboard_while_it_is_wider_than_the_page(add
 
 @pytest.mark.parametrize("width", [360, 1200])
 def test_the_keyboard_stops_where_it_can_be_seen_and_at_no_formula_that_fits(address, visit, width):
-    with visit(width, reduced_motion="reduce") as v:
+    with visit(width) as v:
         page = v.open(f"{address}/chapters/02-exclusion-principle.html").page
         v.wait_for_charts()
         v.wait_for_formulas()

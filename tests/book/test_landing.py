@@ -22,7 +22,7 @@ def words(v, head: int = 0) -> list[str]:
 
 @pytest.mark.parametrize("width", [360, 1440])
 def test_attention_stays_in_one_head_and_follows_in_the_other(address, visit, width):
-    with visit(width, reduced_motion="reduce") as v:
+    with visit(width) as v:
         page = v.open(f"{address}/index.html").page
         before = page.evaluate(BARS)
         head = page.locator(".swap-head").first
@@ -44,7 +44,7 @@ def test_attention_stays_in_one_head_and_follows_in_the_other(address, visit, wi
 
 
 def test_words_are_swapped_by_clicks_and_by_keys(address, visit):
-    with visit(reduced_motion="reduce") as v:
+    with visit() as v:
         page = v.open(f"{address}/index.html").page
         right = page.locator(".swap-head").nth(1)
         right.locator(".swap-word").nth(0).click()
@@ -63,7 +63,7 @@ def test_words_are_swapped_by_clicks_and_by_keys(address, visit):
 
 
 def test_the_first_swap_moves_by_itself_within_two_seconds_above_the_fold(address, visit):
-    with visit(1440) as v:
+    with visit(1440, reduced_motion="no-preference") as v:
         page = v.open(f"{address}/index.html").page
         stage = page.locator(".swap-stage").first.bounding_box()
         assert stage["y"] + stage["height"] < 900
@@ -73,7 +73,7 @@ def test_the_first_swap_moves_by_itself_within_two_seconds_above_the_fold(addres
 
 
 def test_nothing_moves_by_itself_where_motion_is_unwelcome(address, visit):
-    with visit(1440, reduced_motion="reduce") as v:
+    with visit(1440) as v:
         page = v.open(f"{address}/index.html").page
         page.wait_for_timeout(1500)
         assert words(v)[0] == "Alice"

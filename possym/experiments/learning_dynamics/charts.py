@@ -16,6 +16,7 @@ from possym.charts import (
     alt,
     dynamic_title,
     kind_color,
+    plays,
     slider_over,
 )
 from possym.errors import InputError
@@ -384,7 +385,7 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
     )
     return (
         (corner + trail + dots + names + clock)
-        .add_params(*at, task)
+        .add_params(*at, task, plays("evaluation"))
         .properties(
             title=alt.Title(
                 dynamic_title("task + ', ' + evaluation", titles),

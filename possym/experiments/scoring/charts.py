@@ -84,7 +84,7 @@ def two_knobs(keys: int = 6, angle: float = 0.4, spread: float = 0.0) -> alt.Lay
         angle, spread: where the sliders start, in radians, 0 to 1.
     """
     turn = alt.param(
-        name="angle", value=angle, bind=alt.binding_range(min=0, max=1, step=0.05, name="RoPE angle θ (rad a place) ")
+        name="angle", value=angle, bind=alt.binding_range(min=0, max=1, step=0.05, name="RoPE angle θ (rad per place) ")
     )
     differ = alt.param(
         name="spread",

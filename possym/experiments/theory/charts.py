@@ -41,7 +41,7 @@ def index_discrepancy(theta: float = 0.8, length: int = 100) -> alt.LayerChart:
         [smallest, largest, bound],
         "Index: the bound holds for the worst input; for others it breaks as inputs grow",
         "T_Index's discrepancy over all inputs of length n, exact, and min{1 − cos θ, 2π²/n²}",
-        [slider("theta", theta, 0.01, 3.1, 0.01, "Angle θ (rad a place)")],
+        [slider("theta", theta, 0.01, 3.1, 0.01, "Angle θ (rad per place)")],
         length,
         "Interactive line chart on a logarithmic axis: smallest and largest discrepancy of T_Index by length, and the "
         "bound of theorem 3.2, which lies between them for long inputs.",
@@ -86,7 +86,7 @@ def retrieval_discrepancy(theta: float = 0.0027, alphabet: int = 8, length: int 
         ),
         "T_Retrieval's smallest margin over all inputs of length n, exact, and 1 − cos(ω − nθ); below 0 it errs",
         [
-            slider("theta", theta, 0, 0.05, 0.0001, "Angle θ (rad a place)"),
+            slider("theta", theta, 0, 0.05, 0.0001, "Angle θ (rad per place)"),
             slider("alphabet", alphabet, 2, 26, 1, "Letters |ALPH|"),
         ],
         length,
@@ -267,7 +267,7 @@ def two_angle_chart(table: pd.DataFrame) -> alt.LayerChart:
         alt.Chart(table[["n", "theta", "accuracy"]])
         .mark_line()
         .encode(
-            x=alt.X("theta:Q", title="Second angle θ₂ (rad a place)"),
+            x=alt.X("theta:Q", title="Second angle θ₂ (rad per place)"),
             y=alt.Y("accuracy:Q", title="Right answers, all inputs").scale(zero=False),
             color=alt.Color("n:N", title="Keys n").scale(range=list(CATEGORIES[:4])),
             tooltip=["n:N", alt.Tooltip("theta:Q", format=".3f"), alt.Tooltip("accuracy:Q", format=".3f")],

@@ -175,7 +175,7 @@ def index_logits(theta: float = 0.8, length: int = 30, value: int = 10) -> alt.L
     return (
         (stems + points + rival)
         .add_params(
-            slider("theta", theta, 0.05, 3.1, 0.01, "Angle θ (rad a place)"),
+            slider("theta", theta, 0.05, 3.1, 0.01, "Angle θ (rad per place)"),
             slider("n", length, 2, 100, 1, "Length n"),
             slider("sigma", value, 0, 99, 1, "Integer σ asked for"),
             alt.param(name="sigma_most", expr="n - 1"),
@@ -222,7 +222,7 @@ def retrieval_logits(theta: float = 0.0027, alphabet: int = 8, length: int = 100
     return (
         (lines + crossing)
         .add_params(
-            slider("theta", theta, 0.0001, 0.05, 0.0001, "Angle θ (rad a place)"),
+            slider("theta", theta, 0.0001, 0.05, 0.0001, "Angle θ (rad per place)"),
             slider("alphabet", alphabet, 4, 26, 1, "Letters |ALPH|"),  # with fewer, two of the lines are of one letter
             slider("n", length, 10, 400, 10, "Length n"),
         )
