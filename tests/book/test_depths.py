@@ -37,7 +37,7 @@ def test_a_folded_chart_is_drawn_when_it_is_opened(address, visit):
     with visit() as v:
         page = v.open(f"{address}/chapters/07-learning-dynamics.html", unfolded=False).page
         figure = page.locator("details.possym-fold figure.possym-chart").first
-        assert figure.get_attribute("data-drawn") == "folded"
+        page.wait_for_function("figure => figure.dataset.drawn === 'folded'", arg=figure.element_handle())
         page.evaluate("document.querySelectorAll('details.possym-fold').forEach(fold => { fold.open = true; })")
         page.wait_for_function("figure => figure.dataset.drawn === 'true'", arg=figure.element_handle())
         assert v.problems == []
@@ -87,7 +87,7 @@ def test_a_slider_plays_to_where_it_starts(address, visit):
         slider.press("Home")
         assert slider.input_value() == "0"
         button.click()
-        page.wait_for_function("[slider, start] => slider.value === start", arg=[slider.element_handle(), start])
+        page.wait_for_function("([slider, start]) => slider.value === start", arg=[slider.element_handle(), start])
         assert v.problems == []
 
 
