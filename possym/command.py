@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MODEL = "a folder, a .gguf file, a name such as SmolLM2-135M-Instruct, or a hub id"
+STATUS = "exit status: 0, or 1 where something failed or differs, or 2 for input that cannot be read"
 PARTS = ("profile", "checkpoint")  # of the folder that `possym profile` writes
 
 
@@ -61,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     def command(name: str, run: Any, about: str, example: str) -> argparse.ArgumentParser:
         form = argparse.RawDescriptionHelpFormatter
         made = commands.add_parser(
-            name, help=about, description=about, epilog=f"example:\n  {example}", formatter_class=form
+            name, help=about, description=about, epilog=f"example:\n  {example}\n\n{STATUS}", formatter_class=form
         )
         made.set_defaults(run=run)
         made.add_argument("--json", action="store_true", help="print one JSON document instead of text")
@@ -130,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
         "possym audit ./merged-checkpoint || echo 'do not trust it'",
     )
     add_model(three)
-    commands.add_parser("studies", help="run one of the book's studies; possym studies --help says more")
+    commands.add_parser("studies", help="Run one of the book's studies; possym studies --help says more.")
     return top
 
 

@@ -256,7 +256,7 @@ function goTo(step) {
   const now = steps[at], first = steps[0].heads, [x, y] = ["positional", "symbolic"].map(n => data.shown.indexOf(n));
   heads.forEach((head, i) => data.shown.forEach((column, k) => { head[column] = now.heads[i][k]; }));
   paths.replaceChildren();
-  $("moved").replaceChildren();
+  $("moved").replaceChildren(now.changed.length ? "Go to " : "");
   now.changed.forEach((i, rank) => {
     const [before, after] = [first[i], now.heads[i]];
     const ends = { x1: across(before[x]), y1: up(before[y]), x2: across(after[x]), y2: up(after[y]) };

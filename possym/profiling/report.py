@@ -122,8 +122,9 @@ def contents(
     lengths = profile.prompts.tokens
     span = str(lengths.min()) if lengths.nunique() == 1 else f"{lengths.min()} to {lengths.max()}"
     settings = profile.settings
+    about = f"of {settings['model']}" if len(steps) == 1 else f"from {spelt(steps[0][0])} to {spelt(steps[-1][0])}"
     return {
-        "title": title or f"Attention heads of {settings['model']}",
+        "title": title or f"Attention heads {about}",
         "about": f"{counted(len(heads), 'head')} of {settings['model']}, means over "
         f"{counted(profile.prompts.prompt.nunique(), 'prompt')} of {span} tokens.",
         "heads": heads,
@@ -218,12 +219,12 @@ def token_views(
 def in_words(value: Any) -> str:
     """Return a cell of a table as a reader sees it.
 
-    >>> in_words(float("nan")), in_words(2.4e-7), in_words(12), in_words("direct")
-    ('', '2.4e-07', '12', 'direct')
+    >>> in_words(float("nan")), in_words(-2.4e-7), in_words(12), in_words("direct")
+    ('', '−2.4e−07', '12', 'direct')
     """
     if pd.isna(value):
         return ""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"{value:.3g}".replace("-", "−") if isinstance(value, float) else str(value)
 
 
 def rounded(logits: torch.Tensor) -> list:
