@@ -19,17 +19,20 @@ from possym.errors import (
     DeviceError,
     EndpointError,
     InputError,
+    MissingPackageError,
     PossymError,
     ResultsError,
     UnsupportedModelError,
 )
 
 __version__ = "0.2.0"
+__released__ = "2026-11-28"
 __all__ = [
     "ConfigError",
     "DeviceError",
     "EndpointError",
     "InputError",
+    "MissingPackageError",
     "PossymError",
     "Profile",
     "ResultsError",

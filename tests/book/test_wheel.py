@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,17 @@ def test_wheel_is_whole_and_works(installed, tmp_path):
     there = {name for name in listed if "__pycache__" not in name}
     here = {str(path.relative_to(ROOT / "possym")) for path in (ROOT / "possym").rglob("*") if path.is_file()}
     assert there == {name for name in here if "__pycache__" not in name}
+
+
+def test_the_sdist_is_what_git_tracks_so_that_its_tests_run_unpacked(tmp_path):
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    tracked = {name for name in run(*listed, cwd=ROOT).splitlines() if (ROOT / name).exists()}
+    for name in tracked:
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).symlink_to(ROOT / name)
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, tmp_path / "tree")
+    (packed,) = tmp_path.glob("possym-*.tar.gz")
+    with tarfile.open(packed) as archive:
+        names = {member.name.partition("/")[2] for member in archive if not member.isdir()}
+    made = {name for name in names if ".egg-info/" in name} | {"PKG-INFO", "setup.cfg"}
+    assert names - made == tracked
