@@ -47,16 +47,11 @@ def cost_by_share(loss: pd.DataFrame, models: list[str] | None = None) -> alt.HC
     models = list(dict.fromkeys(table["model"])) if models is None else models
     table = table.assign(name=table["rule"].map(RULE_NAMES))
     pick = alt.selection_point(fields=["name"], bind="legend")
-    color = (
-        alt.Color("name:N", title=None)
-        .scale(domain=list(RULE_NAMES.values()), range=list(RULE_COLORS.values()))
-        .legend(columns=3, orient="bottom", labelLimit=240)
-    )
     panels = []
     for model in models:
         base = alt.Chart(table[table["model"] == model]).encode(
             x=alt.X("share:Q", title="Share of key heads with a window").axis(format="%").scale(domain=[0, 1]),
-            color=color,
+            color=rule_color(),
             opacity=alt.condition(pick, alt.value(1), alt.value(0.1)),
         )
         lines = base.mark_line(point=alt.OverlayMarkDef(size=30)).encode(
@@ -84,6 +79,86 @@ def cost_by_share(loss: pd.DataFrame, models: list[str] | None = None) -> alt.HC
     return alt.hconcat(*panels).properties(
         title=alt.Title(title, subtitle="Bars: 95 % intervals over seeds or sequences. Click a rule"),
         description=f"Line charts of the loss added by share of windowed heads. Cheapest at half: {'; '.join(names)}.",
+    )
+
+
+def rule_color() -> alt.Color:
+    """Return the colours of the rules, by their names in charts."""
+    return (
+        alt.Color("name:N", title=None)
+        .scale(domain=list(RULE_NAMES.values()), range=list(RULE_COLORS.values()))
+        .legend(columns=3, orient="bottom", labelLimit=240)
+    )
+
+
+def cost_by_position(positions: pd.DataFrame, model: str, share: float = 0.5) -> alt.Chart:
+    """Draw by position what windows on a share of the key heads add to the loss of one model, a line a rule.
+
+    Args:
+        positions: the study's table of that name.
+        model, share: of which model, and at which of the shares asked.
+    """
+    rows = summaries.of_model(positions, model)
+    rows = rows.groupby(["rule", "share", "position"], as_index=False)["loss"].mean()
+    intact = rows[rows["rule"] == "none"].set_index("position")["loss"]
+    rows = rows[(rows["share"] - share).abs() < 1e-6]
+    rows = rows.assign(name=rows["rule"].map(RULE_NAMES), added=rows["loss"] - rows["position"].map(intact))
+    last = rows[rows["position"] == rows["position"].max()].set_index("name")["added"]
+    return (
+        alt.Chart(rows)
+        .mark_line(point=alt.OverlayMarkDef(size=20))
+        .encode(
+            x=alt.X("position:Q", title="Position, tokens"),
+            y=alt.Y("added:Q", title="Loss added, nats a token"),
+            color=rule_color(),
+            tooltip=["name:N", number("position", ".0f"), number("added", ".3f")],
+        )
+        .properties(
+            width=420,
+            title=alt.Title(
+                f"At the end of the sequence, {last.idxmin()} costs least and {last.idxmax()} most",
+                subtitle=f"{model_name(model)}, {share:.0%} of the key heads windowed",
+            ),
+            description=f"Lines of the loss added by position, from {last.min():.2f} to {last.max():.2f} at the end.",
+        )
+    )
+
+
+def recall_by_depth(needle: pd.DataFrame, model: str, share: float = 0.5) -> alt.HConcatChart:
+    """Draw the recall of needles by their depth, a panel a length, a line a rule and one for the intact model.
+
+    Args:
+        needle: the study's table of that name.
+        model, share: of which model, and at which of the shares asked.
+    """
+    rows = summaries.of_model(needle, model)
+    rows = rows[(rows["rule"] == "none") | ((rows["share"] - share).abs() < 1e-6)]
+    rows = rows.assign(right=rows["right"].astype(float), name=rows["rule"].map(RULE_NAMES).fillna("intact"))
+    rows = rows.groupby(["length", "depth", "distance", "name"], as_index=False)["right"].mean()
+    names = [*RULE_NAMES.values(), "intact"]
+    panels = []
+    for length, some in rows.groupby("length"):
+        lines = (
+            alt.Chart(some)
+            .mark_line(point=alt.OverlayMarkDef(size=30))
+            .encode(
+                x=alt.X("depth:Q", title="Depth of the needle: 0 at the beginning").scale(domain=[0, 1]),
+                y=alt.Y("right:Q", title="Recall").axis(format="%").scale(domain=[0, 1]),
+                color=alt.Color("name:N", title=None)
+                .scale(domain=names, range=[*RULE_COLORS.values(), CATEGORIES[3]])
+                .legend(columns=3, orient="bottom", labelLimit=240),
+                tooltip=["name:N", "depth:Q", "distance:Q", number("right", ".0%")],
+            )
+        )
+        panels.append(lines.properties(width=260, height=240, title=alt.Title(f"{length} tokens", fontSize=12)))
+    means = rows.groupby("name")["right"].mean()
+    rules = means.drop("intact").sort_values()
+    return alt.hconcat(*panels).properties(
+        title=alt.Title(
+            f"Needles survive best with {rules.index[-1]}: {rules.iloc[-1]:.0%} of them, {means['intact']:.0%} intact",
+            subtitle=f"{model_name(model)}, {share:.0%} of the key heads windowed",
+        ),
+        description=f"Line charts of recall by depth; means from {rules.iloc[0]:.0%} to {rules.iloc[-1]:.0%}.",
     )
 
 

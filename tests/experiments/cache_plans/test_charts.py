@@ -2,6 +2,7 @@
 
 import re
 
+import pandas as pd
 import pytest
 
 from possym.experiments.cache_plans import charts, claims, summaries
@@ -29,6 +30,30 @@ def test_every_rule_has_its_cost_at_every_share(found):
     assert (
         "another rule is cheapest in each model" in charts.cost_by_share(other, [claims.MAIN, claims.REAL]).title.text
     )
+
+
+def test_the_loss_added_by_position_is_less_the_intact_models(found):
+    places = found["loss"].drop(columns="sequence").merge(pd.DataFrame({"position": [15.5, 47.5]}), how="cross")
+    chart = charts.cost_by_position(places, claims.REAL)
+    points = marks(draw(chart), "point")
+    assert len(points) == 2 * len(RULES)
+    for point in points:
+        rule = next(rule for rule, name in charts.RULE_NAMES.items() if name == point["name"])
+        assert float(point["Loss added, nats a token"]) == pytest.approx(COST[rule] / 2, abs=0.02)
+    assert chart.title.text == "At the end of the sequence, each head tried alone costs least and random most"
+
+
+def test_recall_by_depth_has_a_line_for_every_rule_and_the_intact_model(found):
+    needle = found["needle"].merge(
+        pd.DataFrame({"length": [32, 64, 64], "depth": [0.5, 0.0, 0.5], "distance": 9}), how="cross"
+    )
+    chart = charts.recall_by_depth(needle, claims.MAIN)
+    points = marks(draw(chart), "point")
+    assert len(points) == 3 * (len(RULES) + 1)
+    shown = {point["name"]: point["Recall"] for point in points}
+    expected = found["needle"].query("model == 'rope' and rule == 'entropy' and share == 0.5")["right"].mean()
+    assert float(shown["entropy"].rstrip("%")) / 100 == pytest.approx(expected, abs=0.006)
+    assert shown["intact"].startswith("100")
 
 
 def test_recall_has_a_point_for_every_dose(found):
