@@ -5,6 +5,8 @@ from collections import Counter
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from possym.errors import InputError
 from possym.models import hub, random_llama
@@ -12,15 +14,18 @@ from possym.tasks.needle import NeedleTask
 from possym.tasks.text import beginning_token
 
 
-@pytest.fixture(scope="module", params=["SmolLM2", "words", "beginning"])
+@pytest.fixture(scope="module", params=["SmolLM2", "words", "beginning", "bytes"])
 def tokenizer(request, tmp_path_factory):
     if request.param == "SmolLM2":
         return hub.load(device="cpu").tokenizer
+    if request.param == "bytes":
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        core = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
+        core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        return PreTrainedTokenizerFast(tokenizer_object=core)
     folder = random_llama.save(tmp_path_factory.mktemp("llama"))
     found = hub.load(str(folder), device="cpu").tokenizer
     if request.param == "beginning":
-        from tokenizers import processors
-
         found.add_special_tokens({"bos_token": "<begin>"})
         found.backend_tokenizer.post_processor = processors.TemplateProcessing(
             single="<begin> $A", special_tokens=[("<begin>", found.bos_token_id)]
