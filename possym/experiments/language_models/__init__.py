@@ -1,4 +1,4 @@
-"""A language model is born: when heads turn positional or symbolic while models of 33 M parameters learn Python.
+"""A language model is born: when heads turn positional or symbolic while models of 29 M parameters learn Python.
 
 One model per encoding and seed is trained from nothing (`training`), scored along the way on held-out windows
 (`measures`), and asked at the end what its heads do on other texts, on longer windows, and without some of its planes.

@@ -115,10 +115,10 @@ def kinds_in_training(scores: pd.DataFrame, jobs: pd.DataFrame) -> alt.VConcatCh
         panels.append((band + line).properties(width=520, height=150))
     first = kinds.groupby("step")["positional"].median()
     last = int(first.iloc[-1])
-    title = (
-        f"A wave of {first.max():.0f} positional heads at update {first.idxmax()}, {last} that stay; symbolic heads "
-        "come before induction heads"
-    )
+    title = f"A wave of {first.max():.0f} positional heads at update {first.idxmax()}, {last} at the end"
+    came = summaries.onsets(kinds, ["symbolic"]).merge(summaries.onsets(doing, ["induction"]), on=summaries.KEYS)
+    if (came["symbolic"] < came["induction"]).all():
+        title += "; symbolic heads come before induction heads"
     return (
         alt.vconcat(*panels)
         .resolve_scale(color="independent")
@@ -150,7 +150,10 @@ def jobs_in_plane(scores: pd.DataFrame, jobs: pd.DataFrame, others: pd.DataFrame
     found = ours.groupby("job")[["positional", "symbolic"]].median()
     found = found[found.index != "other"]
     corners = [f"{job}s {row.positional:.2f} and {row.symbolic:.2f}" for job, row in found.iterrows()]
-    title = "Known heads lie in opposite corners, in models of 29 M parameters as in larger ones"
+    title = f"Where previous-token and induction heads lie: trained here, and in {' and '.join(order[1:])}"
+    lead = (both["positional"] - both["symbolic"]).groupby([both["model"], both["job"]]).median().unstack()
+    if (lead.reindex(columns=[*JOBS][:2]).mul([-1, 1]) > summaries.MARGIN / 2).all(axis=None):
+        title = f"Known heads lie in opposite corners, in models trained here as in {' and '.join(order[1:])}"
     return alt.hconcat(*panels).properties(
         title=alt.Title(title, subtitle=f"Median positional and symbolic scores, trained here: {'; '.join(corners)}"),
         description=f"Planes of both scores, one mark a head, coloured by job. {title}.",
@@ -180,7 +183,9 @@ def kinds_by_encoding(scores: pd.DataFrame) -> alt.LayerChart:
     title = f"Symbolic heads: {', '.join(told)}"
     if {"fast_half_still", "slow_half_still"} <= set(counts["encoding"]):
         fast, slow = (medians[ENCODING_NAMES[name], "symbolic"] for name in ("fast_half_still", "slow_half_still"))
-        title = f"Stop the fast planes and {fast:.0f} heads turn symbolic; stop the slow ones and {slow:.0f} do"
+        title = f"Fast planes still: {fast:.0f} symbolic heads; slow planes still: {slow:.0f}"
+        if "rope" in set(counts["encoding"]):
+            title += f"; all turning: {medians[ENCODING_NAMES['rope'], 'symbolic']:.0f}"
     return (bars + dots).properties(
         title=alt.Title(
             title, subtitle="Bars: medians over seeds; marks: seeds; NoPE heads are symbolic by definition"
@@ -212,8 +217,9 @@ def loss_by_length(length: pd.DataFrame, trained: int) -> alt.FacetChart:
     line = base.mark_line().encode(
         y="median:Q", tooltip=["encoding:N", "edit:N", *(number(name, ".2f") for name in ("times", "median"))]
     )
+    change = "falls" if far["positional windowed"] < far["none"] else "rises"
     title = (
-        f"Window the most positional quarter of the heads, and RoPE's loss far out falls from {far['none']:.2f} to "
+        f"Window the most positional quarter of the heads, and RoPE's loss far out {change} from {far['none']:.2f} to "
         f"{far['positional windowed']:.2f}"
     )
     return (
@@ -262,8 +268,8 @@ def recall_by_distance(recall: pd.DataFrame) -> alt.LayerChart:
     color = alt.Color("encoding:N", title=None).scale(
         domain=list(ENCODING_NAMES.values()), range=[INK, *CATEGORIES[:4]]
     )
-    best = rows["median"].max()
-    title = f"A pair is recalled in at most {best:.0%} of windows, less the further back it stands: no U"
+    best = rows.loc[rows["median"].idxmax()]
+    title = f"A pair is recalled in at most {best['median']:.1%} of windows, best {best['distance']:.0f} tokens back"
     return (
         alt.Chart(rows)
         .mark_line(point={"size": 25})
@@ -355,7 +361,7 @@ def kinds_elsewhere(scores: pd.DataFrame, texts: Sequence[str]) -> alt.HConcatCh
             tooltip=["seed:O", "layer:O", "head:O", "here:Q", "there:Q"],
         )
         panels.append((line.encode(x="at:Q", y="at:Q") + marks).properties(width=240, height=240))
-    title = f"Heads keep their kind: rank correlation {' and '.join(told)}"
+    title = f"Heads' kinds on other texts: rank correlation {' and '.join(told)}"
     return alt.hconcat(*panels).properties(
         title=alt.Title(title, subtitle="One mark a head of all seeds; dashed: the same on both"),
         description=f"Scatter plots of positional − symbolic, other texts against held-out source. {title}.",

@@ -223,15 +223,14 @@ def real_heads(tables: Mapping[str, pd.DataFrame], model: str) -> pd.DataFrame:
 def models_in_words(tables: Mapping[str, pd.DataFrame]) -> str:
     """Say which models were trained, on how much, and how well they read."""
     timing, corpora = tables["timing"], tables["corpora"].set_index("corpus")
-    ends = at_end(tables["loss"]).set_index(KEYS)["loss"]
     main = timing.loc[timing["width"] == timing["width"].mode()[0]].iloc[0]
-    own = ends[ends.index.get_level_values("corpus") == main["corpus"]]
+    own = main_models(at_end(tables["loss"]), main["width"], main["corpus"])["loss"]
     return (
         f"{len(timing)} models were trained, {timing['encoding'].nunique()} encodings with "
         f"{timing['seed'].nunique()} seeds each and {len(timing[timing['seed'] == 0]) - timing['encoding'].nunique()} "
-        f"of other sizes and texts: {main['parameters'] / 1e6:.0f} million parameters, {main['tokens'] / 1e6:.0f} "
-        f"million tokens read. On files that were held out they end at {own.min():.2f} to {own.max():.2f} nats per "
-        f"token; token frequencies alone give {corpora.loc[main['corpus'], 'unigram']:.2f}."
+        f"of other sizes and texts. Each read {main['tokens'] / 1e6:.0f} million tokens. On files that were held out, "
+        f"the {len(own)} of {main['parameters'] / 1e6:.0f} million parameters end at {own.min():.2f} to "
+        f"{own.max():.2f} nats per token; token frequencies alone give {corpora.loc[main['corpus'], 'unigram']:.2f}."
     )
 
 
@@ -250,14 +249,38 @@ def wave_in_words(scores: pd.DataFrame, jobs: pd.DataFrame) -> str:
     found = doing[last]
     before = max((step for step in leads if not doing[step].any()), default=0)
     stayed = int((wave & (leads[last] >= MARGIN)).sum())
+    turned = int((wave & (leads[last] <= -MARGIN)).sum())
     early = int((leads.loc[found, before] <= -MARGIN).sum())
     return (
         f"At update {crest} the wave is highest: {int(wave.sum())} of {len(wave)} heads are clearly positional, their "
         f"attention with a median entropy of {at_crest.loc[wave, 'entropy'].median():.2f} nats (at the start "
-        f"{start:.2f}). {stayed} of them are positional at the end, which is {stayed} of the "
-        f"{int((leads[last] >= MARGIN).sum())} heads that end positional. Of the {int(found.sum())} heads that end as "
-        f"induction heads, {early} were clearly symbolic at update {before}, when no seed had an induction head."
+        f"{start:.2f}). At the end {stayed} of them are positional, and {turned} are symbolic; "
+        f"{int((leads[last] >= MARGIN).sum())} of all heads end positional. Of the {int(found.sum())} heads that end "
+        f"as induction heads, {early} were clearly symbolic at update {before}, when no seed had an induction head."
     )
+
+
+def strongest_planes(scores: pd.DataFrame, planes: pd.DataFrame) -> pd.DataFrame:
+    """Return the clearly positional heads at the end, each with the frequency ID of its plane of largest logits."""
+    last, head = at_end(planes), [*KEYS, "layer", "head"]
+    largest = last.loc[last.groupby(head)["norm"].idxmax(), [*head, "frequency_id"]]
+    heads = at_end(held_out(scores))
+    return heads[heads["lead"] >= MARGIN].merge(largest, on=head)
+
+
+def planes_in_words(scores: pd.DataFrame, planes: pd.DataFrame) -> str:
+    """Say on which planes the positional heads of each RoPE encoding lean, all seeds together."""
+    names = {"rope": "RoPE", "fast_half_still": "the fast half still", "slow_half_still": "the slow half still"}
+    found, told = strongest_planes(scores, planes), []
+    for encoding, name in names.items():
+        own = found.loc[found["encoding"] == encoding, "frequency_id"]
+        if len(own):
+            most = sorted(own.value_counts().index[:3])
+            words = ", ".join(map(str, most))
+            told.append(f"with {name} {words} ({int(own.isin(most).sum())} of {len(own)} heads)")
+    if not told:
+        return "No head is clearly positional at the end."
+    return f"The frequency IDs on which most positional heads have their largest logits: {'; '.join(told)}."
 
 
 def model_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

@@ -44,7 +44,10 @@ def test_the_wave_is_the_greatest_median_of_positional_heads(rope):
     counts = (leads(rope["scores"]) >= 0.5).groupby(["seed", "step"]).sum().groupby("step").median()
     title = charts.kinds_in_training(rope["scores"], rope["jobs"]).title.text
     assert f"A wave of {counts.max():.0f} positional heads at update {counts.idxmax()}" in title
-    assert f"{counts.iloc[-1]:.0f} that stay" in title
+    assert f"{counts.iloc[-1]:.0f} at the end; symbolic heads come before induction heads" in title
+    late = rope["scores"][rope["scores"]["step"].isin([0, 397, 2500])]  # symbolic heads come with induction heads
+    early = rope["jobs"][rope["jobs"]["step"].isin([0, 397, 2500])]
+    assert charts.kinds_in_training(late, early).title.text.endswith("at the end")
 
 
 def test_the_words_on_the_wave_count_heads(rope):
@@ -53,7 +56,9 @@ def test_the_words_on_the_wave_count_heads(rope):
     end = lead.xs(2500, level="step") >= 0.5
     said = summaries.wave_in_words(rope["scores"], rope["jobs"])
     assert f"At update 50 the wave is highest: {crest.sum()} of 192" in said
-    assert f"{(crest & end).sum()} of the {end.sum()} heads that end positional" in said
+    assert f"At the end {(crest & end).sum()} of them are positional" in said
+    turned = (crest & (lead.xs(2500, level="step") <= -0.5)).sum()
+    assert f"{turned} are symbolic; {end.sum()} of all heads end positional" in said
     jobs = rope["jobs"].set_index(["seed", "step", "layer", "head"])["induction"] >= 0.3
     copying = jobs.xs(2500, level="step")
     assert not jobs.xs(315, level="step").any() and jobs.xs(397, level="step").any()
@@ -103,3 +108,41 @@ def test_planes_and_recall_are_drawn_for_every_row(tables, rope):
     assert trend["frequency_id"].tolist() == list(range(1, 33))
     recall = charts.recall_by_distance(summaries.main_models(tables["recall"])).data
     assert len(recall) == 5 * 17
+    title = charts.recall_by_distance(summaries.main_models(tables["recall"])).title.text
+    assert "12.5% of windows, best 32 tokens back" in title
+
+
+def test_the_words_on_planes_count_heads(tables):
+    main = {name: summaries.main_models(tables[name]) for name in ("scores", "planes")}
+    key = ["seed", "layer", "head"]
+    lead = leads(main["scores"].query("encoding == 'rope'")).xs(2500, level="step")
+    norms = (
+        main["planes"]
+        .query("encoding == 'rope' and step == 2500")
+        .pivot(index=key, columns="frequency_id", values="norm")
+    )
+    strongest = norms[lead.loc[norms.index] >= 0.5].idxmax(axis=1)
+    most = strongest.value_counts()[:3]
+    told = f"with RoPE {', '.join(map(str, sorted(most.index)))} ({most.sum()} of {len(strongest)} heads)"
+    assert told in summaries.planes_in_words(main["scores"], main["planes"])
+
+
+def test_losses_told_are_those_of_models_of_one_size(tables):
+    ends = tables["loss"].query("step == 2500 and width == 512 and corpus == 'source'")["loss"]
+    said = summaries.models_in_words(tables)
+    assert f"the 15 of 29 million parameters end at {ends.min():.2f} to {ends.max():.2f} nats" in said
+
+
+def test_titles_say_no_more_than_the_tables(tables, rope):
+    """The same tables with their findings undone: titles do not repeat them."""
+    scores, job = rope["scores"].copy(), rope["jobs"]
+    scores[["positional", "symbolic"]] = scores[["symbolic", "positional"]].to_numpy()
+    other = pd.DataFrame(
+        [("B", 0, 0, 0.9, 0.1, 0.5, 0.0), ("B", 0, 1, 0.1, 0.9, 0.0, 0.5)],
+        columns=["model", "layer", "head", "positional", "symbolic", "previous_token", "induction"],
+    )
+    assert "opposite corners" in charts.jobs_in_plane(rope["scores"], job, other).title.text
+    assert "opposite corners" not in charts.jobs_in_plane(scores, job, other).title.text
+    length = summaries.main_models(tables["length"]).copy()
+    length["edit"] = length["edit"].replace({"none": "positional windowed", "positional windowed": "none"})
+    assert "far out rises from" in charts.loss_by_length(length, 512).title.text
