@@ -86,8 +86,8 @@ def parser() -> argparse.ArgumentParser:
         "--prompts",
         required=True,
         metavar="FILE",
-        help='a .txt file with a prompt on each line; a .jsonl file with a string or an object with "text" on each '
-        "line; or - for the lines of standard input",
+        help="a .txt file with a prompt on each line; a .jsonl file with a string on each line, or an object with "
+        '"text" or with a chat in "messages"; or - for the lines of standard input',
     )
     one.add_argument(
         "--out", required=True, metavar="FOLDER", help="where the profile and what is done so far are kept"
@@ -238,7 +238,7 @@ def layers_in_words(table: "pd.DataFrame") -> str:
     return type(table)(rows, columns=["layer", *columns]).to_string(index=False)
 
 
-def read_texts(name: str) -> list[str]:
+def read_texts(name: str) -> list[str | list]:
     """Return the prompts of a .txt or .jsonl file, or of standard input.
 
     Raises:
@@ -257,15 +257,18 @@ def read_texts(name: str) -> list[str]:
     return found
 
 
-def parsed(name: str, number: int, line: str) -> str:
-    """Return the prompt of one line of JSON."""
+def parsed(name: str, number: int, line: str) -> str | list:
+    """Return the prompt of one line of JSON, a text or a chat."""
     try:
         value = json.loads(line)
     except ValueError as error:
         raise InputError(f"--prompts {name}, line {number} is no JSON: {error}") from error
-    value = value.get("text") if isinstance(value, dict) else value
-    if not isinstance(value, str):
-        raise InputError(f'--prompts {name}, line {number}: give a string or an object with a string "text"')
+    if isinstance(value, dict):
+        value = value.get("text", value.get("messages"))
+    if not isinstance(value, str) and not (value and isinstance(value, list) and isinstance(value[0], dict)):
+        raise InputError(
+            f'--prompts {name}, line {number}: give a string, or an object with a string "text" or a chat "messages"'
+        )
     return value
 
 

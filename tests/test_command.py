@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import possym
 from possym.command import main
+from possym.models import hub
 from tests.profiling.test_profiling import WORDS, tokenizer
 
 PROMPTS = ["Alice likes red . Who likes red ? Bob", "the user likes blue . Which a likes green ? the user likes"]
@@ -131,6 +132,12 @@ def test_bad_input_is_one_line_and_2(folder, tmp_path, capsys):
     assert found.settings["dtype"] == "bfloat16" and len(found.frequencies) == 4 * len(found.heads)
     heads = found.heads
     assert heads.layer.unique().tolist() == [1] and heads.groupby("prompt").query.nunique().tolist() == [2, 2]
+    chat = [{"role": "user", "content": "Alice likes a ."}]
+    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": chat}))
+    assert main([*profile, str(tmp_path / "chat.jsonl"), "--out", str(tmp_path / "chat"), "--quiet"]) == 0
+    asked = possym.profile(hub.load(str(folder / "whole")).model, [chat], tokenizer=tokenizer(), progress=False)
+    assert possym.Profile.load(tmp_path / "chat/profile").inputs.token_ids[0] == asked.inputs.token_ids[0]
+    capsys.readouterr()
     assert main([*profile, str(tmp_path / good), *options, "--layers", "0"]) == 1  # begun with other layers
     assert "begun with another layers" in capsys.readouterr().err
 

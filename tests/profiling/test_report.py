@@ -182,6 +182,7 @@ def test_a_thousand_heads_on_twenty_prompts_fit_into_three_megabytes(tmp_path, v
     torch.manual_seed(0)
     model = LlamaForCausalLM(config)
     prompts = torch.randint(3, 500, (20, 64)).tolist()
+    prompts = [*prompts[:3], *(prompt[:6] for prompt in prompts[3:])]  # the length of the others adds nothing
     found = possym.profile(model, prompts, layers=[0], per_frequency=True, progress=False)
     for name in ("heads", "frequencies"):  # the other layers are not scored: of each the first one's values
         table = getattr(found, name)
