@@ -91,7 +91,10 @@ class Slurm:
         settings = SETTINGS.format(host=HOST, user=self.user, folder=self.folder, ports=free_ports(2))
         (self.folder / "slurm.conf").write_text(settings)
         (self.folder / "gres.conf").write_text(DEVICES)
-        if version() >= (23, 11):  # it starts control groups whether or not they are used, which takes systemd and root
+        if version() >= (
+            23,
+            11,
+        ):  # else slurmd starts control groups, which nothing here uses and which takes systemd and root
             (self.folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         (self.folder / "munge.key").touch(0o600)
         (self.folder / "munge.key").write_bytes(os.urandom(128))
