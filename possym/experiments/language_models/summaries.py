@@ -208,16 +208,17 @@ def seed_of(models: Mapping[str, pd.DataFrame], seed: int) -> dict[str, pd.DataF
     return {name: table[table["seed"] == seed] for name, table in models.items()}
 
 
-def real_heads(tables: Mapping[str, pd.DataFrame], model: str) -> pd.DataFrame:
-    """Return model, layer, head, both scores (means over prompts of natural text) and known attention of a real model.
+def real_heads(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return model, layer, head, both scores on natural text and mean previous_token and induction of real models.
 
     Args:
-        tables: those of `possym.experiments.real_models`.
-        model: its name.
+        tables: those of `possym.experiments.two_models`.
     """
-    rows = tables["heads"].query("task == 'natural text' and blocks == 'tokens' and form == 'scale-free'")
-    means = rows.groupby(["layer", "head"], as_index=False)[["positional", "symbolic"]].mean()
-    return means.merge(tables["known"], on=["layer", "head"]).assign(model=model)
+    head = ["model", "layer", "head"]
+    text = tables["atlas_scores"].query("material == 'natural text'")
+    known = tables["atlas"][tables["atlas"]["definition"].isin(["previous_token", "induction"])]
+    means = known.pivot_table(index=head, columns="definition", values="value").reset_index()
+    return text[[*head, "positional", "symbolic"]].merge(means, on=head)
 
 
 def models_in_words(tables: Mapping[str, pd.DataFrame]) -> str:

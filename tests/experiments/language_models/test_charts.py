@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from possym.experiments import language_models as study
+from possym.experiments import two_models
 from possym.experiments.language_models import charts, summaries
 from possym.results import load_or_run
 
@@ -101,6 +102,14 @@ def test_other_texts_and_models_are_named(tables, rope):
     assert panels[1].data["job"].tolist() == ["previous-token head"]
     assert len(summaries.model_table(tables)) == 8 and summaries.model_table(tables)["seeds"].sum() == 18
     assert "18 models" in summaries.cost_in_words(tables) and "18 models" in summaries.models_in_words(tables)
+
+
+def test_real_heads_are_means_of_their_atlas():
+    real = load_or_run(two_models, two_models.Config.preset_named("paper")).tables
+    found = summaries.real_heads(real).set_index(["model", "layer", "head"])
+    assert len(found) == 30 * 9 + 18 * 4 and not found.isna().any(axis=None)
+    atlas = real["atlas"].query("definition == 'induction' and model == 'gemma-3-270m' and layer == 5 and head == 2")
+    assert found.loc[("gemma-3-270m", 5, 2), "induction"] == pytest.approx(sum(atlas["value"]) / len(atlas))
 
 
 def test_planes_and_recall_are_drawn_for_every_row(tables, rope):
