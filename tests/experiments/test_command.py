@@ -41,8 +41,8 @@ def test_it_runs_stores_and_loads(store, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "ConfigError: no study is named: known studies are canonical, "),
-        (["theori"], "ConfigError: study = 'theori': known studies are canonical, "),
+        ([], "ConfigError: no study is named: known studies are cache_plans, "),
+        (["theori"], "ConfigError: study = 'theori': known studies are cache_plans, "),
         (["theory", "--preset", "large"], "ConfigError: preset = 'large': known presets are smoke, paper"),
         (["theory", "--compute", "sometimes"], "ConfigError: compute = 'sometimes': known values are stored, auto"),
         (["theory", "--set", "sequences"], "ConfigError: --set 'sequences': write name=value, such as --set seed=5"),

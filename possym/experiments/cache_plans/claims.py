@@ -5,6 +5,13 @@ four beginnings of 192 tokens of Python's language reference, positions from 64 
 2.882 (positional), 2.883 (random), 2.890 (fitted) and 2.918 (beyond): no rule far from random. The smoke preset was
 run, on models that know next to nothing.
 
+After all criteria but two were committed, one exploratory run looked at SmolLM2 on the CPU: half of the key heads,
+windows of 12 in four sequences of 192 tokens of the same text, two needles, two copied sequences. Loss was 2.79 intact,
+3.04 positional, 3.04 area, 3.05 fitted, 3.07 kind_distance, 3.08 oracle, 3.11 combined, 3.35 random and beyond, 3.41
+entropy; copying fell from 0.75 to between 0.60 and 0.65 under area and the rules of scores, to 0.03 and below under all
+others, the oracle too. No criterion was changed. The two on copying were added then, before any trained model was seen,
+because nothing had asked for it.
+
 Differences are taken unit by unit: between seeds of trained models, of which fewer than `FEWEST` answer nothing, and
 between sequences of SmolLM2. Unless another is named the model is the trained one with RoPE; what the one with p-RoPE
 (the slow half of the planes does not turn) gives is said beside it and takes no part in the verdict.
@@ -134,6 +141,14 @@ def needle_less(study: Study, model: str) -> pd.Series:
     return summaries.units(rows[rows["rule"] == "kind_distance"], "right") - summaries.units(
         rows[rows["rule"] == "random"], "right"
     )
+
+
+def copying_less(study: Study, model: str) -> pd.Series:
+    """Return per unit the copying under kind × distance less that under attention beyond, at one half."""
+    rows = summaries.of_model(study.tables["copying"], model)
+    rows = rows[rows["share"].sub(0.5).abs() < 1e-6]
+    first, second = (summaries.units(rows[rows["rule"] == rule], "accuracy") for rule in ("kind_distance", "beyond"))
+    return first - second
 
 
 def bytes_held(study: Study) -> Measurement:
@@ -291,6 +306,24 @@ CLAIMS = (
         "not studied",
         f"{HALF}, kind_distance less beyond, sequence by sequence; {DECIDED}",
         rules("kind_distance", "beyond", model=REAL),
+        CONFIDENCE,
+    ),
+    claim(
+        "forget-copying",
+        "question",
+        "Copying survives windows on heads chosen by kind × distance better than by attention beyond the window.",
+        "not studied",
+        f"half of the key heads; share of random tokens said again rightly, kind_distance less beyond; {DECIDED}",
+        asked("share copied, kind × distance less attention beyond,", copying_less, 1),
+        CONFIDENCE,
+    ),
+    claim(
+        "forget-copying-smollm2",
+        "question",
+        "The same in SmolLM2.",
+        "not studied",
+        f"as before, sequence by sequence; asked after an exploratory run of this model had shown it; {DECIDED}",
+        asked("share copied, kind × distance less attention beyond,", copying_less, 1, REAL),
         CONFIDENCE,
     ),
     claim(

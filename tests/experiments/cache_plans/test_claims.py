@@ -54,7 +54,7 @@ def probe_rows(at, intact, order):
 
 
 def study(cost=COST, recall=0.9, slowest=0.6, counting=2.0, order=1.0):
-    rows = {name: [] for name in ("loss", "needle", "dose", "knock_out", "kinds", "groups")}
+    rows = {name: [] for name in ("loss", "needle", "copying", "dose", "knock_out", "kinds", "groups")}
     for (model, seed), sequence in itertools.product(MODELS, range(4)):
         at = dict(model=model, seed=seed, sequence=sequence)
         for rule, share in [("none", 0.0), *itertools.product([*cost][1:], (0.25, 0.5, 0.75))]:
@@ -62,6 +62,7 @@ def study(cost=COST, recall=0.9, slowest=0.6, counting=2.0, order=1.0):
             right = (seed + sequence) % 4 < 4 * (1 - cost[rule])
             rows["loss"].append({**named, "loss": 3 + seed + share * cost[rule] + wobble(named)})
             rows["needle"].append({**named, "right": right})
+            rows["copying"].append({**named, "accuracy": 0.9 - 0.5 * cost[rule] + wobble(named, "copied")})
         rows["dose"] += dose_rows(at, recall, slowest)
         rows["knock_out"] += probe_rows(at, {"look-up": recall, "counting": counting}, order)
     for (model, seed), layer, head in itertools.product(MODELS, range(4), range(8)):
@@ -90,7 +91,13 @@ def test_and_fails_on_tables_that_say_the_opposite():
 
 def test_no_difference_is_not_shown():
     found = verdicts(study(dict.fromkeys(COST, 0.0), order=0.0))
-    assert found["forget-positional"] == found["forget-counting"] == found["P3-retrieval-causal"] == NOT_SHOWN
+    assert (
+        found["forget-positional"]
+        == found["forget-copying"]
+        == found["forget-counting"]
+        == found["P3-retrieval-causal"]
+        == NOT_SHOWN
+    )
 
 
 def test_a_model_that_neither_recalls_nor_counts_answers_nothing():
@@ -124,7 +131,7 @@ def test_an_interval_is_over_seeds_and_for_one_model_over_sequences():
 
 
 def test_every_claim_is_named_once_and_waits_for_its_run():
-    assert len({claim.id for claim in claims.CLAIMS}) == len(claims.CLAIMS) == 24
+    assert len({claim.id for claim in claims.CLAIMS}) == len(claims.CLAIMS) == 26
     assert all(claim.criterion and claim.study == "cache_plans" for claim in claims.CLAIMS)
     assert {claim.paper for claim in claims.CLAIMS} == {OWN, claims.THIRD}
     assert all(claim.kind in COUNTED for claim in claims.CLAIMS if claim.paper == claims.THIRD)
