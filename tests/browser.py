@@ -74,6 +74,7 @@ NOTES = (
     "Infinite extent for field",  # a layer has no rows for what a menu shows
     "Cross reference target was not found",  # JupyterLab, which knows one page: of terms, sources and other chapters
     "Legacy syntax used for link target",
+    "did not appear within 10000 ms",  # JupyterLab on a slow machine, of a cell that it scrolls to
     "Log scale domain includes zero: [Infinity,-Infinity]",
 )
 

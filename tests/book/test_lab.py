@@ -76,6 +76,15 @@ def lab(own_book, start_lab):
         yield address, folder
 
 
+def until(true, page) -> None:
+    """Wait until something is true, a minute at most."""
+    for _ in range(600):
+        if true():
+            return
+        page.wait_for_timeout(100)
+    pytest.fail("a minute was not enough")
+
+
 def test_charts_and_widgets_answer_in_jupyterlab_which_writes_into_no_chapter(lab, visit):
     lab, folder = lab
     copy = folder / "_build/lab/chapters/one.md"
@@ -122,11 +131,10 @@ def test_charts_and_widgets_answer_in_jupyterlab_which_writes_into_no_chapter(la
         assert v.problems == []
 
         notebook = folder / "_build/lab/chapters/one.ipynb"
-        for _ in range(600):  # a save that takes long makes JupyterLab wait ten times as long before the next
-            if notebook.exists() and "the answer is 42" in notebook.read_text():
-                break
-            page.wait_for_timeout(100)
-        assert "the answer is 42" in notebook.read_text()
+        until(notebook.exists, page)  # JupyterLab has saved by itself
+        page.locator(".jp-CodeCell .jp-InputPrompt").first.click()
+        page.keyboard.press("Control+S")  # a save that takes long makes it wait ten times as long before the next
+        until(lambda: "the answer is 42" in notebook.read_text(), page)  # it is empty while it is being written
         assert copy.read_bytes() == copied  # so that it still follows its page
         assert subprocess.run(["git", "diff", "--stat"], cwd=folder, capture_output=True, text=True).stdout == ""
         v.open(f"{lab}/lab/tree/chapters/one.md?token=secret&reset")  # what it showed is there without running it again

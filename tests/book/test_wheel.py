@@ -66,6 +66,8 @@ def test_wheel_is_whole_and_works(installed, tmp_path):
 
 
 def test_the_sdist_is_what_git_tracks_so_that_its_tests_run_unpacked(tmp_path):
+    if not (ROOT / ".git").exists():
+        pytest.skip("an unpacked sdist is not made again")
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     tracked = {name for name in run(*listed, cwd=ROOT).splitlines() if (ROOT / name).exists()}
     for name in tracked:
