@@ -1,9 +1,8 @@
 """Charts of cache plans: what each rule costs by share, recall by dose, probes without heads, and a plan itself."""
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC
+from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, alt
 from possym.experiments.cache_plans import summaries
 from possym.kv_cache import CachePlan
 from possym.profiling.charts import number

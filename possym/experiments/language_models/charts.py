@@ -6,10 +6,20 @@ windows. Lines are medians over seeds, bands the range between the smallest and 
 
 from collections.abc import Sequence
 
-import altair as alt
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, click_menu, kind_color, slider_over
+from possym.charts import (
+    CATEGORIES,
+    INK,
+    KINDS,
+    NEUTRAL,
+    POSITIONAL,
+    SYMBOLIC,
+    alt,
+    click_menu,
+    kind_color,
+    slider_over,
+)
 from possym.experiments.language_models import summaries
 from possym.experiments.learning_dynamics.summaries import over_seeds
 from possym.profiling.charts import heads_in_plane, number, plane_axes
