@@ -33,6 +33,7 @@ from typing import ClassVar
 import pandas as pd
 import torch
 
+from possym.capture import Capture
 from possym.errors import ConfigError
 from possym.experiments import language_models
 from possym.experiments.cache_plans import dissociation
@@ -238,7 +239,8 @@ def binned(losses: torch.Tensor) -> pd.DataFrame:
 def copied(subject: Subject, config: Config) -> pd.DataFrame:
     """Return how well random tokens are said again, over half a sequence."""
     length, generator = subject.evaluated.shape[1] // 2, torch.Generator().manual_seed(11)
-    return copying(subject.model, config.copies, min(length, subject.vocabulary // 2), generator=generator)
+    length = min(length, subject.vocabulary // 2)
+    return copying(subject.model, config.copies, length, beginning=subject.beginning, generator=generator)
 
 
 def needles(subject: Subject, config: Config) -> pd.DataFrame:
@@ -254,6 +256,9 @@ def held(subject: Subject, plan: CachePlan) -> pd.DataFrame:
     One sequence is read, three quarters of it at once, then token by token for eight, then the rest.
     """
     tokens = subject.evaluated[:1].to(subject.device)
+    columns = ["bytes", "planned", "whole", "off"]
+    if any(layer.window is not None for layer in Capture(subject.model).layers.values()):
+        return pd.DataFrame(columns=columns, dtype="float64")  # layers with windows of their own are not held so
     length = tokens.shape[1]
     with torch.no_grad(), applied(subject.model, plan, check=False):
         expected = subject.model(input_ids=tokens, use_cache=False).logits
@@ -265,4 +270,4 @@ def held(subject: Subject, plan: CachePlan) -> pd.DataFrame:
     width = subject.head_width * subject.model.dtype.itemsize
     off = (found - expected).abs().max() / expected.abs().max()
     row = size, 2 * width * plan.tokens(length), 2 * width * plan.heads * length, float(off)
-    return pd.DataFrame([row], columns=["bytes", "planned", "whole", "off"])
+    return pd.DataFrame([row], columns=columns)

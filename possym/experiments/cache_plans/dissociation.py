@@ -196,8 +196,9 @@ def counting(subject: Subject, count: int) -> Tensor:
     for period in PERIODS:
         rows = []
         tokens = rows_of_random_tokens(count, period, subject.vocabulary, subject.separator, seed=34)
-        for some in tokens.to(subject.device).split(16):
-            logits = subject.model(input_ids=some, use_cache=False).logits.float()
+        first = tokens[:, :0] if subject.beginning is None else torch.full_like(tokens[:, :1], subject.beginning)
+        for some in torch.cat([first, tokens], 1).to(subject.device).split(16):
+            logits = subject.model(input_ids=some, use_cache=False).logits[:, first.shape[1] :].float()
             likely = logits.log_softmax(-1)[..., subject.separator].unflatten(1, (ROWS, period + 1))[:, ROWS // 2 :]
             # What follows token k of a row is the separator for the last of the random tokens alone.
             rows.append((likely[..., period - 1] - likely[..., : period - 1].mean(-1)).mean(1).cpu())

@@ -14,7 +14,7 @@ from possym.experiments.language_models import corpus as corpora
 from possym.experiments.language_models.model import Sizes, as_llama, load_model, save_model
 from possym.experiments.language_models.training import train, windows
 from possym.models import hub, random_llama
-from possym.tasks.text import natural_text
+from possym.tasks.text import beginning_token, natural_text
 
 if TYPE_CHECKING:
     from possym.experiments.cache_plans import Config
@@ -26,7 +26,8 @@ RANDOM = "random-llama"
 class Subject:
     """A model of the Llama kind, sequences (B, T) to choose heads by, others to evaluate, a token that ends rows.
 
-    ``separator`` is the line break, or the full stop of a tokenizer that has none.
+    ``separator`` is the line break, or the full stop of a tokenizer that has none; ``beginning`` the token that the
+    model always reads first, None for none.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Subject:
     chosen: Tensor
     evaluated: Tensor
     separator: int
+    beginning: int | None = None
 
     @property
     def device(self) -> torch.device:
@@ -91,10 +93,12 @@ def real_subject(name: str, config: "Config", device: torch.device, folder: Path
     source = str(random_llama.save(folder / RANDOM)) if name == RANDOM else name
     model, tokenizer = hub.load(source, device=str(device), dtype="float32")
     parts: list[list[list[int]]] = [[], []]
+    beginning = beginning_token(tokenizer)
+    first = [] if beginning is None else [beginning]
+    size = config.real_length - len(first)
     for number, topic in enumerate(natural_text().values()):
-        ids = tokenizer(topic)["input_ids"]
-        last = len(ids) - config.real_length + 1
-        parts[number % 2] += [ids[at : at + config.real_length] for at in range(0, last, config.real_length)]
+        ids = tokenizer(topic, add_special_tokens=False)["input_ids"]
+        parts[number % 2] += [first + ids[at : at + size] for at in range(0, len(ids) - size + 1, size)]
     counts = config.chosen, config.evaluated
     if any(len(part) < 2 for part in parts):
         raise ConfigError(f"real_length = {config.real_length}: the text has no such sequences")
@@ -102,4 +106,4 @@ def real_subject(name: str, config: "Config", device: torch.device, folder: Path
     ends = (
         tokenizer("\n", add_special_tokens=False)["input_ids"] or tokenizer(".", add_special_tokens=False)["input_ids"]
     )
-    return Subject(name, model, chosen, evaluated, ends[-1])
+    return Subject(name, model, chosen, evaluated, ends[-1], beginning)

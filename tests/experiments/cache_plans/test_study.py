@@ -1,6 +1,7 @@
 """The study on small models: what it stores against plain computations, and going on after an interruption."""
 
 import copy
+import dataclasses
 
 import pandas as pd
 import pytest
@@ -125,13 +126,16 @@ def test_a_head_knocked_out_is_one_whose_output_has_no_weights(subject):
         torch.testing.assert_close(subject.model(subject.evaluated).logits, whole)
 
 
-def test_counting_is_how_much_likelier_a_line_break_is_where_it_is_due(subject):
+@pytest.mark.parametrize("beginning", [None, 5])
+def test_counting_is_how_much_likelier_a_line_break_is_where_it_is_due(subject, beginning):
+    subject = dataclasses.replace(subject, beginning=beginning)
     found = dissociation.counting(subject, 2)
     expected = []
     for period in dissociation.PERIODS:
         tokens = dissociation.rows_of_random_tokens(2, period, subject.vocabulary, subject.separator, seed=34)
         with torch.no_grad():
-            likely = subject.model(tokens).logits.log_softmax(-1)[..., subject.separator]
+            whole = tokens if beginning is None else torch.cat([torch.full((2, 1), beginning), tokens], 1)
+            likely = subject.model(whole).logits[:, -tokens.shape[1] :].log_softmax(-1)[..., subject.separator]
         due, other = [], []
         for place in range(4 * (period + 1), tokens.shape[1] - 1):
             if int(tokens[0, place + 1]) == subject.separator:
