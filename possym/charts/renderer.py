@@ -13,6 +13,7 @@ import vl_convert
 
 from possym.charts.typography import typeset
 
+SHARES = ("Accuracy", "Attention")
 _STILL_WIDTH = 640
 _STILL_SIZE = re.compile(r'width="[\d.]+" height="[\d.]+"')
 
@@ -23,7 +24,7 @@ def _render(spec: dict, **_) -> dict[str, str]:
     A title that is an expression becomes the parameter ``title``, which the script follows.
     """
     spec = _rounded(spec)
-    spec = _typeset(spec)
+    spec = _in_per_cent(_typeset(spec))
     spec.pop("$schema", None)
     title = spec.pop("title", None)
     if isinstance(title, dict) and isinstance(title["text"], dict):
@@ -73,6 +74,20 @@ def _typeset(spec):
             found[name] = typeset(found[name])
         elif isinstance(found[name], list):  # lines
             found[name] = [typeset(line) if isinstance(line, str) else line for line in found[name]]
+    return found
+
+
+def _in_per_cent(spec):
+    """A copy whose axes of accuracy and attention are in per cent, unless they say how they count."""
+    if isinstance(spec, list):
+        return [_in_per_cent(part) for part in spec]
+    if not isinstance(spec, dict):
+        return spec
+    found = {name: part if name in ("data", "datasets") else _in_per_cent(part) for name, part in spec.items()}
+    for channel in (found[name] for name in ("x", "y") if isinstance(found.get(name), dict)):
+        axis = channel.get("axis", {})
+        if channel.get("title") in SHARES and channel.get("type") == "quantitative" and isinstance(axis, dict):
+            channel["axis"] = {"format": "%", **axis}
     return found
 
 

@@ -22,7 +22,7 @@ from possym.claims.found import Cards, what_we_found
 from possym.claims.multiplicity import p_values
 from possym.claims.page import Browser
 from possym.claims.rows import CLAIMS, claims_of, given, measure, stored, whole
-from possym.claims.table import SYMBOLS, Table, anchor, badge
+from possym.claims.table import SYMBOLS, Table, anchor, badge, mathematics
 from possym.errors import InputError, require_type
 from possym.experiments.claim import COUNTED, INTERVALS, KINDS, OWN, VERDICTS, Claim, Measurement
 from possym.results import Study
@@ -149,7 +149,7 @@ def shown(rows: pd.DataFrame, figures: list[str]) -> pd.DataFrame:
             ],
             "Paper's value": rows["paper_value"].to_numpy(),
             "Measured here": [
-                f"{html.escape(f'{row.measured}; {row.interval}' if row.interval else row.measured)}<br>{figure}"
+                f"{mathematics(html.escape('; '.join(filter(None, (row.measured, row.interval)))))}<br>{figure}"
                 for row, figure in zip(rows.itertuples(), figures, strict=True)
             ],
             "Verdict": [badge(verdict) for verdict in rows["verdict"]],
@@ -164,7 +164,8 @@ def claim_folded(row: Any) -> str:
         said.append(f"Interval: {row.interval_kind}, {INTERVALS[row.interval_kind]}.")
     if row.changed:
         said.append(f"Changed after its result was seen: {row.changed}.")
-    return f"<details><summary>{html.escape(row.claim)}</summary>{html.escape(' '.join(said))}</details>"
+    claim, more = (mathematics(html.escape(text)) for text in (row.claim, " ".join(said)))
+    return f"<details><summary>{claim}</summary>{more}</details>"
 
 
 def browser(rows: pd.DataFrame | None = None) -> Browser:
@@ -213,7 +214,7 @@ def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
         raise InputError(f"claim {id!r}: known claims are {', '.join(known)}")
     measured, interval, verdict, _ = measure(known[id], given(studies))
     ends = f"The claim {'is ' if verdict.startswith('not') else ''}**{verdict}**."
-    said = f"*{known[id].statement}* Here: {measured}{interval and f'; {interval}'}. {ends}"
+    said = mathematics(f"*{known[id].statement}* Measured: {measured}{interval and f'; {interval}'}. {ends}")
     return f'<span id="{anchor("finding", id)}"></span>{said}'
 
 

@@ -62,6 +62,15 @@ class Table:
         )
 
 
+def mathematics(text: str) -> str:
+    """Return escaped text with single letters' indices set below the line.
+
+    >>> mathematics("Δ_Index(n) of T_Index, self_marking_head")
+    'Δ<sub>Index</sub>(n) of T<sub>Index</sub>, self_marking_head'
+    """
+    return re.sub(r"(?<!\w)([A-Za-zΔΛΘΩαβγδθλσω])_([A-Za-z0-9]+)(?!\w)", r"\1<sub>\2</sub>", text)
+
+
 def text_of(markup: str) -> str:
     """Return HTML as plain text.
 

@@ -33,14 +33,14 @@ def one_content(relocated: torch.Tensor) -> Measurement:
     """Measure how far logits change when the keys are permuted."""
     found = exclusion(relocated)
     worst = (found.positional_deviation / found.symbolic_deviation).max().item()
-    return Measurement(f"deviation A/B at most {worst:.0e}", f"{HEADS:,} random heads", judge(worst < 1e-20))
+    return Measurement(f"deviation A/B at most {worst:.2g}", f"{HEADS:,} random heads", judge(worst < 1e-20))
 
 
 def no_rotation(relocated: torch.Tensor) -> Measurement:
     """Measure how far logits fail to follow their content."""
     found = exclusion(relocated)
     worst = (found.symbolic_deviation / found.positional_deviation).max().item()
-    return Measurement(f"deviation B/A at most {worst:.0e}", f"{HEADS:,} random heads", judge(worst < 1e-20))
+    return Measurement(f"deviation B/A at most {worst:.2g}", f"{HEADS:,} random heads", judge(worst < 1e-20))
 
 
 def own_score(kind: str, relocated: torch.Tensor) -> Measurement:
