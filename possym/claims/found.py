@@ -1,5 +1,6 @@
 """What the book found, as the landing page shows it: five findings, each a small picture, a number and a link."""
 
+import re
 from collections.abc import Callable
 from html import escape
 from typing import NamedTuple
@@ -220,4 +221,5 @@ def svg(picture: alt.TopLevelMixin, words: str, number: int) -> str:
         spec = picture.properties(**SIZE).configure(aria=False).to_dict()
     drawn = vl_convert.vegalite_to_svg(spec, vl_version=alt.SCHEMA_VERSION.rpartition(".")[0])
     drawn = drawn.replace("clip", f"card{number}-clip").replace(INK, "currentColor")
+    drawn = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", drawn)  # the picture is one image, whose parts say nothing
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{escape(words)}" ', 1)

@@ -38,7 +38,7 @@ def test_a_folded_chart_is_drawn_when_it_is_opened(address, visit):
         page = v.open(f"{address}/chapters/07-learning-dynamics.html", unfolded=False).page
         figure = page.locator("details.possym-fold figure.possym-chart").first
         page.wait_for_function("figure => figure.dataset.drawn === 'folded'", arg=figure.element_handle())
-        page.evaluate("document.querySelectorAll('details.possym-fold').forEach(fold => { fold.open = true; })")
+        page.locator("details.possym-fold:has(figure.possym-chart) > summary").first.click()
         page.wait_for_function("figure => figure.dataset.drawn === 'true'", arg=figure.element_handle())
         assert v.problems == []
 
