@@ -401,7 +401,8 @@ def test_finding_is_the_ledgers_row():
     made = {"learning_dynamics": study()}
     row = claims.ledger(CHAPTER, made).loc["letter-learnt"]
     text = claims.finding("letter-learnt", made)
-    said = re.fullmatch(r'<span id="finding-letter-learnt"></span>\*(.+)\* Measured: (.+)\. The claim \*\*(.+)\*\*\.', text)
+    pattern = r'<span id="finding-letter-learnt"></span>\*(.+)\* Measured: (.+)\. The claim \*\*(.+)\*\*\.'
+    said = re.fullmatch(pattern, text)
     assert said.groups() == (row["claim"], f"{row['measured']}; {row['interval']}", row["verdict"])
 
 
