@@ -63,7 +63,11 @@ def language_subject(name: str, seed: int, config: "Config", device: torch.devic
     training = config.training()
     entry = language_models.Run(name, training.width, training.corpus, seed)
     text = language_models.load_corpus(entry.corpus, training)
-    file = language_models.weights_file(entry) if training.corpus != "small" else folder / f"{name}-{seed}.weights"
+    file = (
+        language_models.weights_file(entry, training)
+        if training.corpus != "small"
+        else folder / f"{name}-{seed}.weights"
+    )
     if not file.is_file():
         sizes = Sizes(training.vocabulary, training.layers, training.heads, entry.width, name)
         model, _ = train(

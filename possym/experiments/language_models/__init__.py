@@ -23,6 +23,8 @@ Tables of the study; ``encoding``, ``width``, ``corpus``, ``seed`` name the mode
 Source: ours; the questions are those of 2511.11579 and 2605.31558, section 3.
 """
 
+import hashlib
+import json
 import math
 import time
 from dataclasses import dataclass
@@ -44,6 +46,8 @@ from possym.results.progress import tqdm
 
 NAME = "language_models"
 WINDOW = 25
+FEWEST_SCORED = 12  # tokens of a window from which the first of four queries has two keys to swap
+TRAINED_BY = ("vocabulary", "layers", "heads", "length", "batch", "steps", "warm_up", "learning_rate")
 TABLES = ("scores", "jobs", "planes", "loss", "length", "recall", "attention", "training", "timing")
 FACTOR = 8
 BINS = 32
@@ -121,6 +125,16 @@ class Config(ExperimentConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
         super().__post_init__()
+        least = dict.fromkeys(("seeds", "width", "layers", "heads", "batch", "steps", "scored", "evaluated"), 1)
+        for name, low in (least | {"few_seeds": 0, "warm_up": 0, "vocabulary": corpora.FEWEST}).items():
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} = {getattr(self, name)}: give at least {low}")
+        if self.vocabulary > corpora.MOST:
+            raise ConfigError(f"vocabulary = {self.vocabulary}: tokens are kept as int16, give at most {corpora.MOST}")
+        if self.learning_rate <= 0:
+            raise ConfigError(f"learning_rate = {self.learning_rate}: give a number above 0")
+        if not self.encodings:
+            raise ConfigError(f"encodings = (): give at least one of {', '.join(ENCODINGS)}")
         if unknown := [name for name in self.encodings if name not in ENCODINGS]:
             raise ConfigError(f"encodings = {unknown[0]!r}: known encodings are {', '.join(ENCODINGS)}")
         known = (*corpora.KINDS, "small")
@@ -129,18 +143,25 @@ class Config(ExperimentConfig):
         for width in (self.width, *self.other_widths):
             if width < 1 or width % (2 * self.heads):
                 raise ConfigError(f"width = {width}: give a multiple of twice the heads, {2 * self.heads}")
-        if not 4 <= self.scored_length <= self.length:
-            raise ConfigError(f"scored_length = {self.scored_length}: give 4 to length, {self.length}")
+        if not FEWEST_SCORED <= self.scored_length <= self.length or self.scored_length % 2:
+            raise ConfigError(
+                f"scored_length = {self.scored_length}: give an even number from {FEWEST_SCORED} to length, "
+                f"{self.length}"
+            )
+        if self.scored_length // 2 > self.vocabulary:
+            raise ConfigError(
+                f"scored_length = {self.scored_length}: give at most twice the vocabulary, no token repeats"
+            )
 
     def runs(self) -> list[Run]:
-        """Every model, a seed of all encodings before the next seed, so that what is finished first can be compared."""
+        """Every model once, a seed of all encodings before the next, so that what is finished first can be compared."""
         main = [
             Run(name, self.width, self.corpus, seed) for seed in self.members(self.seeds) for name in self.encodings
         ]
         first = self.encodings[0]
         sizes = [Run(first, width, self.corpus, s) for s in self.members(self.few_seeds) for width in self.other_widths]
         texts = [Run(first, self.width, text, s) for s in self.members(self.few_seeds) for text in self.other_corpora]
-        return main + sizes + texts
+        return list(dict.fromkeys(main + sizes + texts))
 
     def members(self, count: int) -> range:
         """The first ``count`` seeds."""
@@ -162,6 +183,8 @@ def run(config: Config) -> Study:
     """Train and measure every model that is not stored yet."""
     device, folder = choose_device(config.device), checkpoint_folder(NAME, config)
     texts = {name: load_corpus(name, config) for name in dict.fromkeys(entry.corpus for entry in config.runs())}
+    for name, text in texts.items():
+        fits(name, text, config)
     found: dict[str, list[pd.DataFrame]] = {}
     for entry in tqdm(config.runs(), desc="language models", unit="model"):
         for name, table in trained_tables(entry, config, texts, device, folder).items():
@@ -172,6 +195,21 @@ def run(config: Config) -> Study:
     rows = [(name, len(t.train), len(t.held_out), t.sha256, unigram(t, config.vocabulary)) for name, t in texts.items()]
     tables["corpora"] = pd.DataFrame(rows, columns=["corpus", "tokens", "held_out", "sha256", "unigram"])
     return Study(tables, manifest={"seeds": list(config.members(config.seeds))})
+
+
+def fits(name: str, corpus: Corpus, config: Config) -> None:
+    """Refuse a corpus whose tokens the models do not know, or that is shorter than the longest window read."""
+    known = 1 + max(int(tokens.max()) for tokens in (corpus.train, corpus.held_out))
+    if known > config.vocabulary:
+        raise ConfigError(
+            f"vocabulary = {config.vocabulary}: corpus {name} has {known:,} tokens, give at least as many"
+        )
+    longest = (min(len(corpus.train), len(corpus.held_out)) - 1) // FACTOR
+    if config.length > longest:
+        raise ConfigError(
+            f"length = {config.length}: windows of {FACTOR} times as many tokens are read, and corpus {name} has "
+            f"{len(corpus.held_out):,} held out; give at most {longest}"
+        )
 
 
 def load_corpus(name: str, config: Config) -> Corpus:
@@ -218,7 +256,7 @@ def trained_tables(
         label=name,
     )
     seconds = time.perf_counter() - started
-    save_model(model, weights_file(entry))
+    save_model(model, weights_file(entry, config))
     tables = observer.at_the_end(model)
     tables["training"] = training_table(history, config.steps)
     parameters = sum(weight.numel() for weight in model.parameters())
@@ -237,9 +275,18 @@ def trained_tables(
     return tables
 
 
-def weights_file(entry: Run) -> Path:
-    """Return where the weights of a trained model stay on this machine: a file of the cache, not of the store."""
-    return cache_root() / NAME / f"{'-'.join(map(str, entry))}.safetensors"
+def weights_file(entry: Run, config: Config | None = None) -> Path:
+    """Return where the weights of a trained model stay on this machine: a file of the cache, not of the store.
+
+    Settings that train another model than those of the preset paper, which are meant without ``config``, are in the
+    file's name: no run at other settings puts its weights in the place of those.
+    """
+    paper = Config.preset_named("paper")
+    other = {name: getattr(config or paper, name) for name in TRAINED_BY}
+    parts = [*entry]
+    if any(value != getattr(paper, name) for name, value in other.items()):
+        parts.append(hashlib.sha256(json.dumps(other).encode()).hexdigest()[:8])
+    return cache_root() / NAME / f"{'-'.join(map(str, parts))}.safetensors"
 
 
 def training_table(history: list[float], steps: int) -> pd.DataFrame:
@@ -293,7 +340,9 @@ class Observer:
         if step in self.plane_points:
             rows["planes"] = measures.plane_scores(model, self.scored["held out"][:8], self.queries[-1])
         for name, table in rows.items():
-            self.rows[name].append(table.assign(step=step))
+            # An interrupted run may have measured more than its checkpoint knows of: it measures that again.
+            before = [rows[rows["step"] < step] for rows in self.rows[name]]
+            self.rows[name] = [*before, table.assign(step=step)]
             with atomic_write(self.stored.with_suffix(f".{name}.parquet")) as path:
                 pd.concat(self.rows[name], ignore_index=True).to_parquet(path, index=False)
         self.stored.touch()
@@ -307,7 +356,9 @@ class Observer:
                     measures.head_scores(model, tokens, self.queries).assign(text=text, step=steps)
                 )
         tables = {name: pd.concat(parts, ignore_index=True) for name, parts in self.rows.items()}
-        distances = sorted({2, *(round(self.config.length * k / 16) for k in range(1, 16)), self.config.length - 2})
+        distances = sorted(
+            {2, *(max(2, round(self.config.length * k / 16)) for k in range(1, 16)), self.config.length - 2}
+        )
         spots = windows(self.own, 4 * self.config.evaluated, self.config.length, seed=6)
         tables["recall"] = measures.recall(model, spots, distances, seed=7)
         tables["length"] = self.by_length(model, tables["scores"])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -168,13 +168,17 @@ def load_model(path: Path) -> LanguageModel:
     """Read a model that `save_model` stored; its weights as float32 on the CPU.
 
     Raises:
-        ResultsError: no such file; the message says how to make it.
+        ResultsError: no such file, or no model in it; the message says how to make it.
     """
+    advice = "run the study language_models on this machine to make them"
     if not path.is_file():
-        raise ResultsError(f"no weights in {path}: run the study language_models on this machine to make them")
-    with safe_open(path, framework="pt") as stored:
-        model = LanguageModel(Sizes(**json.loads(stored.metadata()["sizes"])), torch.Generator())
-        model.load_state_dict({name: stored.get_tensor(name).float() for name in stored.keys()})
+        raise ResultsError(f"no weights in {path}: {advice}")
+    try:
+        with safe_open(path, framework="pt") as stored:
+            model = LanguageModel(Sizes(**json.loads((stored.metadata() or {})["sizes"])), torch.Generator())
+            model.load_state_dict({name: stored.get_tensor(name).float() for name in stored.keys()})
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ResultsError(f"{path} holds no weights of this study ({error}): delete it, and {advice}") from error
     return model
 
 

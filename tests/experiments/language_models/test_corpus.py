@@ -1,12 +1,15 @@
 """A corpus holds every file once, and the same on every machine."""
 
 import json
+import runpy
+import sys
 import zipfile
 
 import pytest
 
 from possym import ConfigError, ResultsError
 from possym.experiments.language_models import corpus
+from possym.experiments.language_models.model import load_model
 
 FILES = [
     (f"m{n}.py", f'def f{n}():\n    "Return {n} and say so in more than forty characters."\n    return {n}\n')
@@ -60,9 +63,16 @@ def test_a_wheel_that_was_changed_is_refused(tmp_path, monkeypatch):
         corpus.fetch(tmp_path)
 
 
+def damaged(path):
+    (path / "damaged.safetensors").write_bytes(b"no corpus")
+    return path / "damaged.safetensors"
+
+
 @pytest.mark.parametrize(
     "call, error, message",
     [
+        (lambda path: corpus.load(damaged(path)), ResultsError, "is not a whole corpus .* delete it, and make it with"),
+        (lambda path: load_model(damaged(path)), ResultsError, "holds no weights of this study .* delete it, and run"),
         (
             lambda path: corpus.load(path / "none.safetensors"),
             ResultsError,
@@ -80,3 +90,13 @@ def test_what_cannot_be_made_is_refused(call, error, message, tmp_path):
 def test_packages_are_named_with_hashes():
     packages = json.loads(corpus.PACKAGES.read_text())
     assert len(packages) > 20 and all(len(package["sha256"]) == 64 for package in packages)
+
+
+def test_the_command_says_what_is_wrong_and_no_more(tmp_path, monkeypatch, capsys):
+    """No warning, which the tests would raise, and no traceback: a folder that is a file is named."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["corpus", str(tmp_path / "file")])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("possym.experiments.language_models.corpus", run_name="__main__")
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith(f"ResultsError: {tmp_path / 'file' / 'wheels'} cannot be written")

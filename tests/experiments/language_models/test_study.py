@@ -58,7 +58,9 @@ def test_models_learn_and_a_stored_model_is_not_trained_again(monkeypatch, small
     line = attention.drop_duplicates("key_position").sort_values("key_position")["token"]
     assert "".join(line) == corpus.END + study.LINE
     ids, _ = corpus.tokens_of(small.tokenizer, study.LINE)
-    model = load_model(study.weights_file(study.Run("rope", 64, "small", 0)))
+    model = load_model(
+        study.weights_file(study.Run("rope", 64, "small", 0), study.Config.preset_named("smoke", **TINY))
+    )
     queries, keys = model.trace(torch.tensor([ids]))
     own = attention.query("encoding == 'rope' and layer == 1 and head == 2 and position == 9")
     expected = model.attention(queries[1], keys[1])[0, 2, 9, :10]
@@ -77,12 +79,68 @@ def test_runs_come_seed_by_seed():
         ({"encodings": ("alibi",)}, "known encodings are rope"),
         ({"corpus": "poems"}, "known corpora are source, docstrings, small"),
         ({"width": 100}, "width = 100: give a multiple of twice the heads, 16"),
-        ({"scored_length": 1000}, "scored_length = 1000: give 4 to length, 512"),
+        ({"scored_length": 1000}, "scored_length = 1000: give an even number from 12 to length, 512"),
+        ({"scored_length": 101}, "scored_length = 101: give an even number"),
+        ({"encodings": ()}, r"encodings = \(\): give at least one of rope"),
+        ({"heads": 0}, "heads = 0: give at least 1"),
+        ({"seeds": 0}, "seeds = 0: give at least 1"),
+        ({"steps": -1}, "steps = -1: give at least 1"),
+        ({"evaluated": 0}, "evaluated = 0: give at least 1"),
+        ({"warm_up": -1}, "warm_up = -1: give at least 0"),
+        ({"learning_rate": 0.0}, "learning_rate = 0.0: give a number above 0"),
+        ({"vocabulary": 100}, "vocabulary = 100: give at least 257"),
+        ({"vocabulary": 40_000}, "vocabulary = 40000: tokens are kept as int16, give at most 32768"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         study.Config.preset_named("paper", **settings)
+
+
+def test_models_named_twice_are_trained_once():
+    twice = study.Config.preset_named("smoke", encodings=("rope", "rope"), other_widths=(64, 64))
+    assert twice.runs() == [study.Run("rope", 64, "small", 0)]
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"vocabulary": 300}, "vocabulary = 300: corpus small has 512 tokens"),
+        ({"length": 20_000}, r"length = 20000: windows of 8 times .* give at most \d+"),
+    ],
+)
+def test_a_corpus_that_does_not_fit_is_refused_before_training(small, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        study.fits("small", small, study.Config.preset_named("smoke", **settings))
+    study.fits("small", small, study.Config.preset_named("smoke"))
+
+
+def test_weights_of_other_settings_are_another_file():
+    entry, paper = study.Run("rope", 512, "source", 0), study.Config.preset_named("paper")
+    assert study.weights_file(entry, paper) == study.weights_file(entry)
+    assert study.weights_file(entry, study.Config.preset_named("paper", seeds=5)) == study.weights_file(entry)
+    others = [study.Config.preset_named("paper", **{name: 10}) for name in ("steps", "batch", "warm_up")]
+    assert len({study.weights_file(entry, config) for config in (paper, *others)}) == 4
+
+
+def test_what_was_measured_after_the_checkpoint_is_not_counted_twice(monkeypatch, small, tmp_path):
+    """A run stopped between two checkpoints, the first of which comes after the measures at the start."""
+    config = study.Config.preset_named("smoke", **TINY | {"encodings": ("rope",), "length": 16, "scored_length": 12})
+    entry, texts = config.runs()[0], {"small": small}
+    monkeypatch.setenv("POSSYM_CACHE", str(tmp_path / "cache"))
+
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("possym.experiments.language_models.training.store", stop)
+        with pytest.raises(KeyboardInterrupt):
+            study.trained_tables(entry, config, texts, torch.device("cpu"), tmp_path)
+    assert set(pd.read_parquet(tmp_path / "rope-64-small-0.along.loss.parquet")["step"]) == {0, 10}
+    found = study.trained_tables(entry, config, texts, torch.device("cpu"), tmp_path)
+    assert found["loss"]["step"].tolist() == [0, 10, 40]
+    assert not found["scores"].duplicated(["step", "text", "layer", "head", "weighting"]).any()
+    assert found["recall"]["distance"].min() == 2
 
 
 def test_a_corpus_that_was_not_made_is_named(monkeypatch, tmp_path):

@@ -9,11 +9,9 @@ of the packages is redistributed; the same wheels give the same tokens on every 
 - `Corpus`: tokens to train on, tokens held out, and the tokenizer; `make` makes one, `load` reads it again.
 """
 
-import argparse
 import ast
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import warnings
@@ -23,15 +21,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from possym.errors import ConfigError, ResultsError
+from possym.results import atomic_write, writing
 from possym.results.progress import tqdm
 
 PACKAGES = Path(__file__).with_name("packages.json")
 KINDS = ("source", "docstrings")
 VOCABULARY = 8192
+FEWEST = 257  # tokens of a vocabulary: one a byte, and the end
+MOST = 2**15  # as tokens are stored as int16
 END = "<|end|>"
 BLOCK = 160  # characters from which a block of lines that stood before is dropped
 HELD_OUT = 50  # of so many files one is held out
@@ -54,7 +56,8 @@ def fetch(folder: Path) -> list[Path]:
         ResultsError: pip could not fetch them, or a file does not match its hash.
     """
     packages = json.loads(PACKAGES.read_text(encoding="utf-8"))
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / package["file"] for package in packages]
     if not all(path.exists() for path in paths):
         wanted = folder / "requirements.txt"
@@ -183,43 +186,24 @@ def tokens_of(tokenizer: str, text: str) -> tuple[list[int], list[str]]:
 
 def save(corpus: Corpus, path: Path) -> None:
     """Store a corpus as one safetensors file, whole or not at all."""
-    part = path.with_suffix(f".{os.getpid()}.part")
     notes = {"tokenizer": corpus.tokenizer, "sha256": corpus.sha256}
-    save_file({"train": corpus.train, "held_out": corpus.held_out}, part, metadata=notes)
-    os.replace(part, path)
+    with atomic_write(path) as part:
+        save_file({"train": corpus.train, "held_out": corpus.held_out}, part, metadata=notes)
 
 
 def load(path: Path) -> Corpus:
     """Read a corpus that `save` stored.
 
     Raises:
-        ResultsError: no such file; the message says how to make it.
+        ResultsError: no such file, or no corpus in it; the message says how to make it.
     """
-    from safetensors import safe_open
-
+    advice = f"make it with python -m possym.experiments.language_models.corpus {path.parent}"
     if not path.is_file():
-        raise ResultsError(
-            f"no corpus in {path}: make it with python -m possym.experiments.language_models.corpus {path.parent}"
-        )
-    with safe_open(path, framework="pt") as file:
-        notes = file.metadata()
-    tokens = load_file(path)
-    return Corpus(tokens["train"], tokens["held_out"], notes["tokenizer"], notes["sha256"])
-
-
-def main(words: list[str] | None = None) -> int:
-    """Make the corpora in a folder; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where wheels and corpora go")
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
-    asked = parser.parse_args(words)
-    wheels = fetch(asked.folder / "wheels")
-    for kind in asked.kinds:
-        corpus = make(read_wheels(wheels), kind)
-        save(corpus, asked.folder / f"{kind}.safetensors")
-        print(f"{kind}: {len(corpus.train):,} tokens, {len(corpus.held_out):,} held out, sha256 {corpus.sha256}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        raise ResultsError(f"no corpus in {path}: {advice}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            notes = file.metadata()
+            tokens = {name: file.get_tensor(name) for name in ("train", "held_out")}
+        return Corpus(tokens["train"], tokens["held_out"], notes["tokenizer"], notes["sha256"])
+    except (SafetensorError, KeyError, TypeError) as error:
+        raise ResultsError(f"{path} is not a whole corpus ({error}): delete it, and {advice}") from error
