@@ -216,16 +216,20 @@
     drawing = false;
   }
 
-  // A figure in a fold has no width to be drawn at; it waits until somebody opens the fold.
+  // A figure in a fold waits until somebody opens the fold.
   function whenShown(figure, then) {
-    if (figure.clientWidth) return then();
+    const shown = () => figure.checkVisibility() && figure.clientWidth > 0;
+    if (shown()) return then();
     figure.dataset.drawn = "folded";
-    const seen = new ResizeObserver(() => {
-      if (!figure.clientWidth) return;
-      seen.disconnect();
+    const look = () => {
+      if (!shown()) return;
+      resized.disconnect();
+      document.removeEventListener("toggle", look, true);
       then();
-    });
-    seen.observe(figure);
+    };
+    const resized = new ResizeObserver(look);
+    resized.observe(figure);
+    document.addEventListener("toggle", look, true);
   }
 
   function draw(figure) {
