@@ -56,4 +56,6 @@ def heat_table(rows: list[tuple[str, list[str], list[float]]]) -> str:
         lines.append(
             f'<tr><th scope="row" style="padding-right:8px;white-space:nowrap">{escape(name)}</th>{cells}</tr>'
         )
-    return f'<div style="overflow-x:auto"><table>{"".join(lines)}</table></div>'
+    # What scrolls has to be reached by the keyboard.
+    scrolls = 'style="overflow-x:auto" tabindex="0" role="region" aria-label="Attention by token"'
+    return f"<div {scrolls}><table>{''.join(lines)}</table></div>"

@@ -128,8 +128,9 @@ def agreement(heads: Profile | Heads, gates: np.ndarray) -> pd.DataFrame:
         raise InputError(f"gates {array.shape}: the model has {shape[0]} layers of {shape[1]} key heads")
     asked = [rule for rule in RULES if rule != "random" and NEEDS_MORE.get(rule, "entropy") in table]
     order = table.sort_values(["layer", "key_head"]).index
-    rows = [(rule, RULES[rule](table, 0)[order].corr(pd.Series(array.ravel(), order), "spearman")) for rule in asked]
-    return pd.DataFrame(rows, columns=["rule", "spearman"]).assign(heads=len(table))
+    ranks = pd.DataFrame({rule: RULES[rule](table, 0)[order].to_numpy() for rule in asked} | {"gates": array.ravel()})
+    found = ranks.corr(method="spearman")["gates"].drop("gates")  # NaN, without a warning, where all are alike
+    return found.rename_axis("rule").rename("spearman").reset_index().assign(heads=len(table))
 
 
 def in_proportion(values: np.ndarray, total: int) -> np.ndarray:

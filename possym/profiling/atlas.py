@@ -171,7 +171,7 @@ class Atlas:
                     "definition": name,
                     "prompts": values.shape[1],
                     **dict(zip(("icc", "low", "high"), consistency(values.to_numpy()), strict=True)),
-                    "split_half": float(halves[0].corr(halves[1], method="spearman")),
+                    "split_half": float(pd.concat(halves, axis=1).corr(method="spearman").iloc[0, 1]),
                     "overlap": len(best[0] & best[1]) / count,
                 }
             )

@@ -11,6 +11,7 @@ from torch import nn
 
 from possym.capture import Capture
 from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC
+from possym.charts.typography import percent
 from possym.charts.widgets import heat_table, ipywidgets
 from possym.errors import InputError, PossymError
 from possym.profiling import profile
@@ -122,7 +123,7 @@ class ProfileExplorer:
         return (
             f"Next token: <b>{escape(repr(self.numbers['answer']))}</b>. Layer {layer}, head {head}: positional "
             f"{row['positional']:.3f}, symbolic {row['symbolic']:.3f}, entropy {row['entropy']:.2f} nats, "
-            f"{row['attention_moved']:.0%} of its attention on what moves (the first token is held in place)."
+            f"{percent(row['attention_moved'])} of its attention on what moves (the first token is held in place)."
         )
 
     def drawing(self, layer: int, head: int) -> str:

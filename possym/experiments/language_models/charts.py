@@ -18,6 +18,7 @@ from possym.charts import (
     alt,
     click_menu,
     kind_color,
+    plays,
     slider_over,
 )
 from possym.experiments.language_models import summaries
@@ -89,12 +90,13 @@ def film(scores: pd.DataFrame, jobs: pd.DataFrame, loss: pd.DataFrame) -> alt.HC
     )
     here = base.transform_filter("datum.at == at")
     point = here.mark_point(size=90, color=SYMBOLIC).encode(tooltip=["step:Q", number("loss")])
-    line = base.mark_line(color=INK) + here.mark_rule(strokeDash=[4, 4]).encode(y=alt.Y()) + point
+    rule = alt.Chart(curve[["at", "drawn"]]).transform_filter("datum.at == at").mark_rule(strokeDash=[4, 4])
+    line = base.mark_line(color=INK) + rule.encode(x="drawn:Q") + point
     counted = f"{ends.get('previous-token head', 0)} previous-token and {ends.get('induction head', 0)} induction heads"
     title = f"{len(summaries.at_end(heads))} heads part while a language model learns: {counted} at the end"
     return (
         alt.hconcat(plane.transform_filter("datum.at == at"), line.properties(width=300, height=380))
-        .add_params(slider, words)
+        .add_params(slider, words, plays("at", 250))
         .properties(
             title=alt.Title(
                 title, subtitle="One mark a head, at the update of the slider; the job is the head's at that update"

@@ -65,7 +65,10 @@
         });
       }
       const [left, right] = [names[before[one]], names[before[other]]];
-      const words = told.map((what, index) => what && `${heads[index].name}: attention ${what}`).filter(Boolean);
+      const words = told
+        .map((what, index) => what && `${heads[index].name}: attention ${what}`)
+        .filter(Boolean)
+        .map((words, index) => (index ? words[0].toLowerCase() + words.slice(1) : words));
       picked = null;
       draw();
       const moved = `${left} and ${right} have changed places.`;
