@@ -437,7 +437,9 @@ def committed() -> Iterator[Path]:
         raise ResultsError(f"no committed results in {checkout} ({reason}): name a folder with --old") from None
     with tempfile.TemporaryDirectory(prefix="possym-committed-") as folder:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(folder, filter="data")
+            # Python before 3.11.4 knows no filters; it leaves the attribute alone.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(folder)
         yield Path(folder) / "results"
 
 

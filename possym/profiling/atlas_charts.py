@@ -45,8 +45,8 @@ def known_planes(atlases: Mapping[str, Any], count: int = 10, material: str = RE
     ]
     apart = min(r["induction"].symbolic_lead - r["previous_token"].symbolic_lead for r in found.values())
     title = (
-        "Previous-token heads lie to the right, induction heads above" if apart > 0.5
-        else "Previous-token heads and induction heads do not clearly lie apart"
+        "Heads that copy lie above, heads that look one token back to the right" if apart > 0.5
+        else "Heads that copy and heads that look one token back do not clearly lie apart"
     )  # fmt: skip
     points = (
         alt.Chart(table)

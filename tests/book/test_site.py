@@ -218,7 +218,8 @@ def test_clicks_choose_what_a_menu_offers_and_double_clicks_what_it_offered_firs
                 figure = v.page.locator(f'figure[data-spec="{name}"]')
                 menu, svg = figure.locator("select"), figure.locator("svg.marks")
                 first, drawn = menu.input_value(), svg.inner_html()
-                mark = figure.locator("svg.marks :is(.mark-symbol, .mark-line).role-mark path").nth(7)
+                marks = figure.locator("svg.marks :is(.mark-symbol, .mark-line).role-mark path")
+                mark = (marks if marks.count() else figure.locator("svg.marks .mark-rect.role-mark path")).nth(7)
                 v.page.mouse.click(*_middle(mark))
                 v.page.wait_for_timeout(300)
                 assert menu.input_value() != first and svg.inner_html() != drawn, page

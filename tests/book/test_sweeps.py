@@ -198,7 +198,8 @@ def test_the_heads_of_the_example_are_joined_from_its_studies(example, monkeypat
     monkeypatch.setenv("POSSYM_RESULTS", str(example / "results"))
     heads = gallery.join("small-models", "heads")
     count = heads.drop_duplicates(["model", "layer", "head"]).groupby("model").size().to_dict()
-    assert count == {"SmolLM2-135M-Instruct": 270} | dict.fromkeys(CONTROLS, 24)
+    # The chapter's second study has models of its own, the same at every point.
+    assert count.items() >= ({"SmolLM2-135M-Instruct": 270} | dict.fromkeys(CONTROLS, 24)).items()
     small = heads[heads["model"] == "_build/models/random-small-weights"]
     assert small[["positional", "symbolic"]].to_numpy().min() > 0.95
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import possym
+from possym.charts.typography import percent
 from possym.errors import InputError, UnsupportedModelError
 from possym.models import hub, random_llama
 from possym.profiling.explorer import ProfileExplorer
@@ -29,7 +30,7 @@ def test_it_shows_the_models_attention_and_scores(loaded):
     apart = possym.profile(model, tokens, hold="first", per_frequency=True, progress=False)
     row = apart.heads.query("layer == 2 and head == 3").iloc[0]
     assert f"positional {row.positional:.3f}, symbolic {row.symbolic:.3f}" in explorer.status.value
-    assert f"{row.attention_moved:.0%} of its attention on what moves" in explorer.status.value
+    assert f"{percent(row.attention_moved)} of its attention on what moves" in explorer.status.value
     assert explorer.numbers["frequencies"].equals(apart.head_frequencies(2, 3))
     assert explorer.picture.value.count("<circle") == len(apart.heads)
     assert explorer.picture.value.count("<polyline") == 2

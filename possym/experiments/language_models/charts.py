@@ -288,7 +288,7 @@ def recall_by_distance(recall: pd.DataFrame) -> alt.LayerChart:
         .encode(
             x=alt.X("distance:Q", title="Tokens back"),
             y=alt.Y("median:Q", title="Recall").axis(format="%"),
-            color=color.legend(columns=3),
+            color=color.legend(columns=2),
             tooltip=["encoding:N", "distance:Q", alt.Tooltip("median:Q", format=".1%")],
         )
         .properties(

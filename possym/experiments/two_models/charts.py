@@ -68,7 +68,9 @@ def bases(tables: dict[str, pd.DataFrame], model: str) -> alt.VConcatChart:
             alt.Chart(rows)
             .mark_bar(size=14)
             .encode(
-                x=alt.X("layer:O", title="Layer" if condition == "swapped" else None).axis(labelAngle=0),
+                x=alt.X("layer:O", title="Layer" if condition == "swapped" else None).axis(
+                    labelAngle=0, labelOverlap=True
+                ),
                 y=alt.Y("lead:Q", title="Lead").scale(domain=[-1, 1]),
                 color=alt.Color("kind:N", title=None).scale(domain=list(COLORS), range=list(COLORS.values())),
                 tooltip=["layer:O", "kind:N", number("lead"), number("positional"), number("symbolic")],
