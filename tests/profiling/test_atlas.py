@@ -153,7 +153,7 @@ def test_area_under_curve_is_the_share_of_pairs():
 def test_charts_mark_the_known_heads_and_say_what_they_show():
     one = planted()
     chart = one.plane(8)
-    assert "induction heads above" in chart.title.text
+    assert "Heads that copy lie above" in chart.title.text
     svg = picture(chart, shown="retrieval")
     shown = {(int(row["layer"]), int(row["head"])) for row in marks(svg, "circle") if row["known"] == "true"}
     assert shown == set(one.known("retrieval", 8)) and len(marks(svg, "circle")) == 40
