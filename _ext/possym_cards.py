@@ -10,19 +10,11 @@ from html import escape
 from pathlib import Path
 
 from bs4 import BeautifulSoup, Tag
+from page_script import add_page_script
 
 CARDS, SCRIPT = "cards_data.js", "cards.js"
 LABEL = re.compile(r"^(figure|table)-")
 LONGEST = 600  # characters of a card
-
-
-def add_script(app) -> None:
-    """Put the script that shows cards beside the pages."""
-    static = Path(app.doctreedir) / "possym_cards"
-    static.mkdir(parents=True, exist_ok=True)
-    (static / SCRIPT).write_text((Path(__file__).parent / SCRIPT).read_text(encoding="utf-8"), encoding="utf-8")
-    app.config.html_static_path.append(str(static))
-    app.add_js_file(SCRIPT, loading_method="defer")
 
 
 def write_cards(app, exception) -> None:
@@ -122,6 +114,6 @@ def with_claims(page: str) -> str:
 
 def setup(app) -> dict:
     """Register the handlers; cards are made of pages that are mended already."""
-    app.connect("builder-inited", add_script)
+    app.connect("builder-inited", lambda app: add_page_script(app, SCRIPT))
     app.connect("build-finished", write_cards, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

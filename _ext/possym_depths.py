@@ -8,9 +8,9 @@
 """
 
 import re
-from pathlib import Path
 
 from docutils import nodes
+from page_script import add_page_script
 
 FOLDED = {"What holds", "Exercises"}
 MARK = "check"
@@ -120,17 +120,8 @@ def add_reading_time(doctree: nodes.document, main: int, apart: int) -> None:
     section.insert(at, nodes.raw("", f'<p class="possym-time">{minutes(main)} to read{rest}</p>', format="html"))
 
 
-def add_script(app) -> None:
-    """Put the script that opens folds beside the pages."""
-    static = Path(app.doctreedir) / "possym_depths"
-    static.mkdir(parents=True, exist_ok=True)
-    (static / SCRIPT).write_text((Path(__file__).parent / SCRIPT).read_text(encoding="utf-8"), encoding="utf-8")
-    app.config.html_static_path.append(str(static))
-    app.add_js_file(SCRIPT, loading_method="defer")
-
-
 def setup(app) -> dict:
     """Register the handlers."""
-    app.connect("builder-inited", add_script)
+    app.connect("builder-inited", lambda app: add_page_script(app, SCRIPT))
     app.connect("doctree-resolved", fold, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

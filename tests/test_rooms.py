@@ -1,10 +1,11 @@
 """The rooms of the library: what may import what, and that CONTRIBUTING.md says and draws what is there."""
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.scripts import load_script
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -25,9 +26,7 @@ def test_nothing_imports_the_builds_scripts():
 
 
 def test_the_picture_of_the_rooms_is_that_of_the_imports():
-    spec = importlib.util.spec_from_file_location("rooms", ROOT / "_ext/rooms.py")
-    rooms = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(rooms)
+    rooms = load_script("rooms")
     assert rooms.BLOCK.search(GUIDE)[0] == rooms.picture(), "python _ext/rooms.py CONTRIBUTING.md"
     found = rooms.imports()
     assert found["scores"] == {"errors", "kernels", "rope"} and "rope" in rooms.reach(found, "profiling")

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import http.server
-import importlib.util
 import os
 import shutil
 import signal
@@ -18,6 +17,8 @@ from pathlib import Path
 
 import filelock
 import pytest
+
+from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = """---
@@ -93,10 +94,7 @@ def own_book(book):
 @pytest.fixture(scope="session")
 def dependencies():
     """The module that finds what a chapter depends on."""
-    spec = importlib.util.spec_from_file_location("dependencies", ROOT / "_ext/dependencies.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("dependencies")
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """The notebook for a hosted service: from a wheel and a clean start, without a checkout."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -14,11 +13,11 @@ import jupytext
 import nbformat
 import pytest
 
+from tests.scripts import load_script
+
 ROOT = Path(__file__).resolve().parents[2]
 [CHAPTER] = ROOT.glob("chapters/*-profile-your-own-model.md")
-spec = importlib.util.spec_from_file_location("hosted_notebook", ROOT / "_ext/hosted_notebook.py")
-hosted_notebook = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(hosted_notebook)
+hosted_notebook = load_script("hosted_notebook")
 
 
 @pytest.fixture

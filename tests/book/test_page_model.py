@@ -1,7 +1,7 @@
 """The models in the page: their JavaScript, in a real browser and from disk, against possym in float32."""
 
 import copy
-import importlib.util
+import importlib
 import json
 import re
 import shutil
@@ -18,6 +18,7 @@ from possym.experiments.learning_dynamics import trained_model
 from possym.experiments.mechanism.interventions import kept_layers
 from possym.scores import swap_scores
 from possym.tasks import LetterTask, NumberTask
+from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 5_000_000  # bytes of both tasks' weights
@@ -37,10 +38,7 @@ RUN = """({task, sequences, off, all}) => {
 
 @pytest.fixture(scope="module")
 def extension():
-    spec = importlib.util.spec_from_file_location("possym_model", ROOT / "_ext/possym_model.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("possym_model")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Every chapter has what a chapter must have, and nothing that it must not."""
 
 import ast
-import importlib.util
 import re
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ import jupytext
 import pytest
 
 from possym.claims import CLAIMS
+from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted(ROOT.glob("chapters/*.md"))
@@ -36,9 +36,7 @@ GUIDE = "12-profile-your-own-model"  # shows how to use the library; no paper cl
 
 
 def test_it_is_stored_as_jupytext_writes_it_and_an_edited_word_is_one_changed_line(chapter, tmp_path):
-    spec = importlib.util.spec_from_file_location("chapter_format", ROOT / "_ext/chapter_format.py")
-    stored = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(stored)
+    stored = load_script("chapter_format")
     text = chapter.read_text(encoding="utf-8")
     assert stored.written(chapter) == text, "python _ext/chapter_format.py chapters/*.md"
     shutil.copy(ROOT / "jupytext.toml", tmp_path)

@@ -41,7 +41,8 @@ from possym.experiments.cache_plans.subjects import Subject, language_subject, r
 from possym.experiments.language_models.model import ENCODINGS
 from possym.kv_cache import RULES, CachePlan, Heads, applied, holding, keep, measure, try_each
 from possym.kv_cache.evaluation import copying, needle, position_losses
-from possym.results import ExperimentConfig, Study, atomic_write, checkpoint_folder, choose_device
+from possym.results import ExperimentConfig, Study, checkpoint_folder, choose_device
+from possym.results.parts import load_part, save_part
 from possym.results.progress import tqdm
 
 NAME = "cache_plans"
@@ -151,8 +152,8 @@ def run(config: Config) -> Study:
 def subject_tables(name: str, seed: int, config: Config, device: torch.device, folder: Path) -> dict[str, pd.DataFrame]:
     """Return the tables of one subject: those stored, or those measured now."""
     stem = f"{name.replace('/', '--')}-{seed}"
-    if (folder / f"{stem}.finished").exists():
-        return {table: pd.read_parquet(folder / f"{stem}.{table}.parquet") for table in TABLES}
+    if (stored := load_part(folder, stem, TABLES)) is not None:
+        return stored
     started = time.perf_counter()
     subject = (
         language_subject(name, seed, config, device, folder)
@@ -165,12 +166,7 @@ def subject_tables(name: str, seed: int, config: Config, device: torch.device, f
     used = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     seconds = [("making", trained - started, used), ("measuring", time.perf_counter() - trained, used)]
     tables["timing"] = pd.DataFrame(seconds, columns=["what", "seconds", "device"])
-    for table, rows in tables.items():
-        if table != "timing":
-            rows[rows.select_dtypes("float64").columns] = rows.select_dtypes("float64").astype("float32")
-        with atomic_write(folder / f"{stem}.{table}.parquet") as path:
-            rows.to_parquet(path, index=False)
-    (folder / f"{stem}.finished").touch()
+    save_part(folder, stem, tables)
     return tables
 
 

@@ -42,6 +42,7 @@ from possym.experiments.language_models.corpus import Corpus
 from possym.experiments.language_models.model import ENCODINGS, LanguageModel, Sizes, save_model
 from possym.experiments.language_models.training import train, windows
 from possym.results import ExperimentConfig, Study, atomic_write, cache_root, checkpoint_folder, choose_device
+from possym.results.parts import load_part, save_part
 from possym.results.progress import tqdm
 
 NAME = "language_models"
@@ -235,8 +236,8 @@ def trained_tables(
 ) -> dict[str, pd.DataFrame]:
     """Return the tables of one model: those stored, or those of a model trained now."""
     name = "-".join(map(str, entry))
-    if (folder / f"{name}.finished").exists():
-        return {table: pd.read_parquet(folder / f"{name}.{table}.parquet") for table in TABLES}
+    if (stored := load_part(folder, name, TABLES)) is not None:
+        return stored
     sizes = Sizes(config.vocabulary, config.layers, config.heads, entry.width, entry.encoding)
     observer = Observer(entry, config, texts, device, folder / f"{name}.along.parquet")
     started = time.perf_counter()
@@ -265,12 +266,7 @@ def trained_tables(
     tables["timing"] = pd.DataFrame(
         [(parameters, seen, seconds, used)], columns=["parameters", "tokens", "seconds", "device"]
     )
-    for table, rows in tables.items():
-        if table != "timing":
-            rows[rows.select_dtypes("float64").columns] = rows.select_dtypes("float64").astype("float32")
-        with atomic_write(folder / f"{name}.{table}.parquet") as path:
-            rows.to_parquet(path, index=False)
-    (folder / f"{name}.finished").touch()
+    save_part(folder, name, tables)
     (folder / f"{name}.safetensors").unlink(missing_ok=True)
     return tables
 

@@ -9,7 +9,6 @@ Sizes: B sequences, T tokens, L layers, H heads, D head width, F = D/2 planes, V
 """
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from possym.errors import ResultsError
-from possym.results import writing
+from possym.results import atomic_write
 from possym.rope import frequencies
 
 EPSILON = 1e-6
@@ -158,10 +157,8 @@ def save_model(model: LanguageModel, path: Path) -> None:
     """Store a model's sizes, and its weights as float16, whole or not at all."""
     weights = {name: weight.detach().half().cpu().contiguous() for name, weight in model.named_parameters()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    with writing(path):
+    with atomic_write(path) as part:
         save_file(weights, part, {"sizes": json.dumps(asdict(model.sizes))})
-        os.replace(part, path)
 
 
 def load_model(path: Path) -> LanguageModel:

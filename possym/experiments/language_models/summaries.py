@@ -1,7 +1,7 @@
 """Numbers that the chapter and the claims read from the tables of the study, one per model or per pair of models."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import resources
 
 import numpy as np
@@ -192,11 +192,6 @@ def recall_dip(recall: pd.DataFrame) -> pd.DataFrame:
     return ((means["near"] + means["far"]) / 2 - means["middle"]).rename("dip").reset_index()
 
 
-def each(values: pd.DataFrame, column: str, holds: Callable[[pd.Series], pd.Series]) -> tuple[int, int]:
-    """Return of how many models a column satisfies a condition, and how many there are."""
-    return int(holds(values[column]).sum()), len(values)
-
-
 def models_of(tables: Mapping[str, pd.DataFrame], encoding: str, width: int, corpus: str) -> dict[str, pd.DataFrame]:
     """Return the rows of the models of one encoding, width and corpus, of every table that names models."""
     named = {name: main_models(table, width, corpus) for name, table in tables.items() if "encoding" in table}
@@ -307,7 +302,7 @@ def cost_in_words(tables: Mapping[str, pd.DataFrame]) -> str:
     speed = json.loads(resources.files("possym").joinpath("data/language_model_speed.json").read_text("utf-8"))
     if first["device"] != speed["device"]:
         return said
-    updates = first["tokens"] / (64 * 512)
+    updates = first["tokens"] / speed["tokens_per_update"]
     floor = 6 * first["parameters"] * first["tokens"] / (speed["teraflops"] * 1e12)
     return (
         f"{said} Alone on the card a model makes {speed['updates_per_second']:.1f} updates a second, "

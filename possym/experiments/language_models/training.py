@@ -6,7 +6,6 @@ that goes on takes the steps it would have taken.
 
 import json
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from possym.experiments.language_models.model import LanguageModel, Sizes
-from possym.results import writing
+from possym.results import atomic_write
 from possym.results.progress import tqdm
 
 
@@ -124,10 +123,8 @@ def store(path: Path, model: LanguageModel, optimizer: torch.optim.AdamW, step: 
     for name, weight in model.named_parameters():
         state = optimizer.state[weight]
         kept |= {name: weight, f"{name}/first": state["exp_avg"], f"{name}/second": state["exp_avg_sq"]}
-    file, part = path.with_suffix(".safetensors"), path.with_suffix(f".{os.getpid()}.part")
-    with writing(file):
+    with atomic_write(path.with_suffix(".safetensors")) as part:
         save_file({name: value.detach().contiguous() for name, value in kept.items()}, part, {"step": json.dumps(step)})
-        os.replace(part, file)
 
 
 @torch.no_grad()

@@ -1,0 +1,34 @@
+"""The tables of one part of a long study, such as one model: stored when done, read when the study goes on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from possym.results.files import atomic_write
+
+EXACT = "timing"  # the table whose numbers stay float64
+
+
+def load_part(folder: Path, name: str, tables: Sequence[str]) -> dict[str, pd.DataFrame] | None:
+    """Return the tables of a part that `save_part` finished, None of one that it did not."""
+    if not (folder / f"{name}.finished").exists():
+        return None
+    return {table: pd.read_parquet(folder / f"{name}.{table}.parquet") for table in tables}
+
+
+def save_part(folder: Path, name: str, tables: dict[str, pd.DataFrame]) -> None:
+    """Store the tables of a part, a file each, their numbers as float32, and note last that it is finished.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     save_part(Path(place), "a", {"loss": pd.DataFrame({"loss": [0.5]})})
+    ...     load_part(Path(place), "a", ["loss"])["loss"]["loss"].tolist(), load_part(Path(place), "b", ["loss"])
+    ([0.5], None)
+    """
+    for table, rows in tables.items():
+        if table != EXACT:
+            rows[rows.select_dtypes("float64").columns] = rows.select_dtypes("float64").astype("float32")
+        with atomic_write(folder / f"{name}.{table}.parquet") as path:
+            rows.to_parquet(path, index=False)
+    (folder / f"{name}.finished").touch()
