@@ -38,8 +38,6 @@ def first_pictures(widget) -> list[str]:
     >>> first_pictures(ipywidgets.VBox([ipywidgets.HTML("a"), ipywidgets.IntSlider(3), ipywidgets.HTML("<i>b</i>")]))
     ['a', '<i>b</i>']
     """
-    import ipywidgets
-
     own = [widget.value] if isinstance(widget, ipywidgets.HTML) else []
     return own + [part for child in getattr(widget, "children", ()) for part in first_pictures(child)]
 

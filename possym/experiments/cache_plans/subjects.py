@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from possym.errors import ConfigError
 from possym.experiments import language_models
 from possym.experiments.language_models import corpus as corpora
-from possym.experiments.language_models.model import Sizes, as_llama, load_model, save_model
-from possym.experiments.language_models.training import train, windows
+from possym.experiments.language_models.model import as_llama, load_model, save_model
+from possym.experiments.language_models.training import windows
 from possym.models import hub, random_llama
 from possym.tasks.text import beginning_token, natural_text
 
@@ -69,21 +69,7 @@ def language_subject(name: str, seed: int, config: "Config", device: torch.devic
         else folder / f"{name}-{seed}.weights"
     )
     if not file.is_file():
-        sizes = Sizes(training.vocabulary, training.layers, training.heads, entry.width, name)
-        model, _ = train(
-            sizes,
-            text.train.to(device),
-            steps=training.steps,
-            batch=training.batch,
-            length=training.length,
-            peak=training.learning_rate,
-            warm_up=training.warm_up,
-            points=[training.steps],
-            seed=seed,
-            device=device,
-            measure=lambda model, step: None,
-            label=f"{name}-{seed}",
-        )
+        model, _ = language_models.trained(entry, training, text, device, [training.steps], lambda model, step: None)
         save_model(model, file)
     model = as_llama(load_model(file)).to(device)  # as it is stored, whoever trained it
     model.set_attn_implementation("sdpa")

@@ -27,6 +27,7 @@ import hashlib
 import json
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -238,24 +239,10 @@ def trained_tables(
     name = "-".join(map(str, entry))
     if (stored := load_part(folder, name, TABLES)) is not None:
         return stored
-    sizes = Sizes(config.vocabulary, config.layers, config.heads, entry.width, entry.encoding)
     observer = Observer(entry, config, texts, device, folder / f"{name}.along.parquet")
     started = time.perf_counter()
-    model, history = train(
-        sizes,
-        texts[entry.corpus].train.to(device),
-        steps=config.steps,
-        batch=config.batch,
-        length=config.length,
-        peak=config.learning_rate,
-        warm_up=config.warm_up,
-        points=evaluation_points(config.steps, config.points),
-        seed=entry.seed,
-        device=device,
-        measure=observer.along_the_way,
-        checkpoint=folder / name,
-        label=name,
-    )
+    points = evaluation_points(config.steps, config.points)
+    model, history = trained(entry, config, texts[entry.corpus], device, points, observer.along_the_way, folder / name)
     seconds = time.perf_counter() - started
     save_model(model, weights_file(entry, config))
     tables = observer.at_the_end(model)
@@ -269,6 +256,33 @@ def trained_tables(
     save_part(folder, name, tables)
     (folder / f"{name}.safetensors").unlink(missing_ok=True)
     return tables
+
+
+def trained(
+    entry: Run,
+    config: Config,
+    text: Corpus,
+    device: torch.device,
+    points: list[int],
+    measure: Callable[[LanguageModel, int], None],
+    checkpoint: Path | None = None,
+) -> tuple[LanguageModel, list[float]]:
+    """Train one model as the settings ask; points, measure, checkpoint and what is returned are those of `train`."""
+    return train(
+        Sizes(config.vocabulary, config.layers, config.heads, entry.width, entry.encoding),
+        text.train.to(device),
+        steps=config.steps,
+        batch=config.batch,
+        length=config.length,
+        peak=config.learning_rate,
+        warm_up=config.warm_up,
+        points=points,
+        seed=entry.seed,
+        device=device,
+        measure=measure,
+        checkpoint=checkpoint,
+        label="-".join(map(str, entry)),
+    )
 
 
 def weights_file(entry: Run, config: Config | None = None) -> Path:

@@ -165,7 +165,7 @@ def test_a_language_model_is_read_from_the_cache(made, patch, tmp_path):
     config = made[2]
     patch.setenv("POSSYM_CACHE", str(tmp_path))
     first = language_subject("slow_half_still", 0, config, CPU, tmp_path)
-    patch.setattr("possym.experiments.cache_plans.subjects.train", None)  # a second training would fail
+    patch.setattr("possym.experiments.language_models.train", None)  # a second training would fail
     second = language_subject("slow_half_still", 0, config, CPU, tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
     assert torch.equal(first.evaluated, second.evaluated) and not torch.equal(first.evaluated[:4], first.chosen)
