@@ -64,7 +64,7 @@ FIGURES = {
     "figure-frequencies-on-letters": ("letter-table1", "letter-slow"),
     "figure-layers-replaced": ("no-layer-needed",),
     "figure-path-and-rule": ("path-not-rule", "rule-where-path-is-cut"),
-    # 08b-how-general-is-it
+    # 09-how-general-is-it
     "figure-accuracy-by-setting": ("general-mixed",),
     "figure-pure-heads-by-setting": (
         "general-heads", "general-layers", "general-llama", "general-every-place", "general-shares",
@@ -72,7 +72,7 @@ FIGURES = {
     "figure-purity-over-training": ("general-success",),
     "figure-kinds-by-setting": ("general-positional-first",),
     "table-hop-order": ("general-short-paths-first",),
-    # 09-length-generalization
+    # 10-length-generalization
     "figure-accuracy-by-length": ("letter-above-90", "number-by-length", "letter-by-length"),
     "figure-90-percent-points": ("letter-goes-further",),
     "figure-best-and-last-checkpoint": ("letter-best-checkpoint",),
@@ -80,7 +80,7 @@ FIGURES = {
     "figure-forecast-by-level": ("forecast-number", "forecast-letter"),
     "table-forecast-or-one-number": ("forecast-or-one-number-number", "forecast-or-one-number-letter"),
     "figure-repairs": ("repair-sharper-logits", "repair-no-rotation", "repair-no-angles"),
-    # 09b-length-in-other-models
+    # 11-length-in-other-models
     "figure-accuracy-at-length-by-setting": ("length-elsewhere",),
     "table-ranks-within-settings": ("forecast-ranks-elsewhere",),
     # 12-a-language-model-is-born
@@ -93,7 +93,7 @@ FIGURES = {
     "figure-recall-by-distance": ("born-lost-in-the-middle",),
     "figure-kinds-on-other-texts": ("born-same-on-docstrings", "born-same-on-repeated"),
     "table-other-models": ("born-other-sizes",),
-    # 10-profiling-real-models
+    # 13-profiling-real-models
     "section-models-out-of-reach": ("gemma-trade", "gemma-layers", "gemma-keys-gather", "real-other-families"),
     "figure-plane-of-heads": ("real-trade",),
     "figure-heads-by-layer": ("real-early-positional", "real-late-symbolic"),
@@ -110,7 +110,7 @@ FIGURES = {
     ),
     "figure-definitions-agree": ("atlas-same-retrieval",),
     "figure-bands-in-known-heads": ("knob-induction", "knob-previous-token"),
-    # 11-one-hop-prompts
+    # 14-one-hop-prompts
     "figure-published-accuracy": (
         "prompts-letters-ahead", "prompts-numbers-first", "prompts-numbers-fall", "prompts-published-models",
     ),

@@ -172,7 +172,7 @@ def length(study: Study) -> Finding:
         "One falls off a cliff, one slides",
         f"{median['number']:.0f} against {median['letter']:.0f}",
         "tokens until accuracy drops below 90%; both can be predicted, roughly, from inputs of 17 tokens.",
-        "chapters/09-length-generalization.md#figure-accuracy-by-length",
+        "chapters/10-length-generalization.md#figure-accuracy-by-length",
         lines,
         "Accuracy by length of input: the task that asks where falls early and far, the one that asks what later.",
     )
@@ -201,7 +201,7 @@ def language_model(study: Study) -> Finding:
         "A language model has both kinds",
         f"{area['previous-token']:.2f} and {area['induction']:.2f}",
         "is how often a previous-token head is more positional, an induction head more symbolic, than others.",
-        "chapters/10-profiling-real-models.md#figure-known-heads",
+        "chapters/13-profiling-real-models.md#figure-known-heads",
         dots,
         "Heads of a language model by both scores: previous-token heads lie low right, induction heads high left.",
     )

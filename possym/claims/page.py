@@ -114,7 +114,7 @@ def title(chapter: str) -> str:
 
     >>> title("05-canonical-tasks")
     'Canonical tasks'
-    >>> title("11-one-hop-prompts")
+    >>> title("14-one-hop-prompts")
     'One-hop prompts'
     """
     words = chapter.partition("-")[2].replace("-", " ").capitalize()

@@ -342,7 +342,7 @@ def test_no_text_of_a_chart_is_cut_and_no_numbers_of_an_axis_run_together(width,
 
 def test_a_chart_drawn_anew_at_another_width_keeps_its_settings_and_its_title(address, visit):
     with visit(1200) as v:
-        v.open(f"{address}/chapters/09-length-generalization.html").wait_for_charts()
+        v.open(f"{address}/chapters/10-length-generalization.html").wait_for_charts()
         figure = v.page.locator("figure.possym-chart:has(select[name=hops])")
         figure.locator("select").select_option("2")
         title = figure.locator("figcaption strong")

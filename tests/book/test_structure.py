@@ -32,7 +32,7 @@ def text_of(chapter):
 
 
 LEVELS = {"80 %", "90 %", "95 %", "99 %"}  # of intervals, and those at which a definition draws its line
-GUIDE = "12-profile-your-own-model"  # shows how to use the library; no paper claims anything about the reader's model
+GUIDE = "16-profile-your-own-model"  # shows how to use the library; no paper claims anything about the reader's model
 
 
 def test_it_is_stored_as_jupytext_writes_it_and_an_edited_word_is_one_changed_line(chapter, tmp_path):

@@ -167,7 +167,7 @@ def example(make, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("example")
     (folder / "sweeps").mkdir()
     (folder / "chapters").mkdir()
-    shutil.copy(ROOT / "chapters/10-profiling-real-models.md", folder / "chapters")
+    shutil.copy(ROOT / "chapters/13-profiling-real-models.md", folder / "chapters")
     for path in ROOT.glob("sweeps/*.*"):
         shutil.copy(path, folder / "sweeps")
     environment = {"POSSYM_RESULTS": str(folder / "results")}
@@ -182,7 +182,7 @@ def test_the_example_runs_and_joins_its_models(example, monkeypatch):
     table = gallery.Gallery("small-models").table
     assert set(table["model"]) == {"SmolLM2-135M-Instruct"} | CONTROLS
     assert table["point"].unique().tolist() == [*points]
-    here = [claim.id for claim in claims.CLAIMS if claim.chapter == "10-profiling-real-models"]
+    here = [claim.id for claim in claims.CLAIMS if claim.chapter == "13-profiling-real-models"]
     assert table["id"].tolist() == here * len(points)
     assert set(table["study_preset"].dropna()) == {"smoke"} and table["study_device"].notna().sum() >= 3
     for point, parameters in points.items():

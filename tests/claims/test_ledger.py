@@ -394,7 +394,7 @@ def test_a_study_that_is_not_stored_leaves_its_chapter_out(tmp_path, monkeypatch
     monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path))
     made = {"learning_dynamics": study()}
     assert set(claims.ledger(studies=made)["chapter"]) >= {CHAPTER, "01-positional-and-symbolic"}
-    assert not set(claims.ledger(studies=made)["chapter"]) & {"05-canonical-tasks", "10-profiling-real-models"}
+    assert not set(claims.ledger(studies=made)["chapter"]) & {"05-canonical-tasks", "13-profiling-real-models"}
 
 
 def test_finding_is_the_ledgers_row():

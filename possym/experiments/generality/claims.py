@@ -22,7 +22,7 @@ from possym.experiments.learning_dynamics.summaries import learnt_medians, learn
 from possym.results import Study
 from possym.results.published import papers
 
-CHAPTER = "08b-how-general-is-it"
+CHAPTER = "09-how-general-is-it"
 STUDY = "generality"
 GAMMA = 0.1
 LEVEL = 0.9

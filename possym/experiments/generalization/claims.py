@@ -25,7 +25,7 @@ from possym.profiling.statistics import Estimate
 from possym.results import Study
 from possym.results.published import papers, published
 
-CHAPTER = "09-length-generalization"
+CHAPTER = "10-length-generalization"
 STUDY = "generalization"
 READING = 0.05
 FACTOR = 1.1

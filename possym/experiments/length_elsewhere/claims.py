@@ -8,7 +8,7 @@ from possym.experiments.generalization.summaries import crossings, learnt
 from possym.results import Study
 from possym.results.published import papers
 
-CHAPTER = "09b-length-in-other-models"
+CHAPTER = "11-length-in-other-models"
 STUDY = "length_elsewhere"
 TASKS = ("number", "letter")
 RANK = 0.5

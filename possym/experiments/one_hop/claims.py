@@ -11,7 +11,7 @@ from possym.experiments.claim import REREADING, Measurement, claims_in, judge, n
 from possym.experiments.one_hop.protocol import accuracy, reach, screen, table3
 from possym.results import Study
 
-CHAPTER = "11-one-hop-prompts"
+CHAPTER = "14-one-hop-prompts"
 STUDY = "one_hop"
 LEVEL = 0.5
 ENOUGH = 0.9

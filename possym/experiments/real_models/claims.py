@@ -44,7 +44,7 @@ from possym.profiling.statistics import Estimate, correlation, early_late
 from possym.results import Study
 from possym.results.published import published
 
-CHAPTER = "10-profiling-real-models"
+CHAPTER = "13-profiling-real-models"
 STUDY = "real_models"
 BLOCKS = "statements"
 MARGIN = 0.1  # by which one median must exceed the other

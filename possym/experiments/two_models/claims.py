@@ -35,7 +35,7 @@ from possym.profiling.known_kinds import DEFINITIONS, REPEATED
 from possym.profiling.statistics import Estimate, area_under_curve, correlation, early_late
 from possym.results import Study
 
-CHAPTER = "10-profiling-real-models"
+CHAPTER = "13-profiling-real-models"
 STUDY = "two_models"
 LEVEL = 0.05
 NO_GEMMA = Measurement("no model with full and sliding layers in this run", "", UNTESTABLE)

@@ -1,4 +1,4 @@
-"""The claims of chapter 09 follow the study's tables: changed tables change the verdict."""
+"""The claims of chapter 10 follow the study's tables: changed tables change the verdict."""
 
 import itertools
 

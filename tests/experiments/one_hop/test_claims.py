@@ -9,7 +9,7 @@ from possym.experiments.one_hop import protocol as onehop
 
 from .synthetic import LENGTHS, study
 
-CHAPTER = "11-one-hop-prompts"
+CHAPTER = "14-one-hop-prompts"
 GOOD = {("letter", n): 0.95 for n in LENGTHS} | {("number", n): 0.2 for n in LENGTHS}
 
 
