@@ -2,14 +2,18 @@
 
 * Vega (from vl-convert), MathJax (from django-static-mathjax) and the chart script (from possym) are put beside the
   pages, each loaded only by pages that need it;
-* a chart's still picture and its specification become files, so that pages stay small;
+* a chart's still picture and its specification become files, so that pages stay small, and the numbers that it draws a
+  CSV file beside the picture, to which its caption links;
 * where scripts do not run, one line says what formulas and charts are missing;
 * links of tables to a page's source, which open it in JupyterLab, lead to the built page;
 * scripts of Thebe are dropped, and a page that loads a script or style from the network fails the build.
 """
 
 import base64
+import csv
 import hashlib
+import io
+import json
 import posixpath
 import re
 import shutil
@@ -33,6 +37,7 @@ OUTSIDE = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=["']?
 SOURCE = re.compile(r'(?<=href=")([^":#]+)\.md(?=[#"])')
 FORMULA = re.compile(r'<(?:span|div) class="math\b')
 NO_SCRIPT = "<noscript><p>{} on this page need JavaScript. Without it you see {}.</p></noscript>"
+DATA = ' <a class="possym-csv" href="{}" download aria-label="Numbers of this figure as CSV">CSV</a>'
 NOT_FETCHED = re.compile(r"""<link\b[^>]*\brel=["']?(?:canonical|author|license|me)\b""")
 
 
@@ -88,18 +93,54 @@ def built_page(pages: set[str], here: str, address: re.Match) -> str:
 
 
 def store_chart(site: Path, up: str, chart: re.Match) -> str:
-    """Write a chart's still and specification, named by their content; the figure that points to them."""
+    """Write a chart's still, numbers and specification, named by their content; the figure that points to them."""
     still, spec = base64.b64decode(chart["still"]), chart["spec"]
     picture = f"_images/chart-{hashlib.sha256(still).hexdigest()[:16]}.svg"
     name = hashlib.sha256(spec.encode()).hexdigest()[:16]
     script = f"(window.possymSpecs ??= {{}})[{name!r}] = {spec};\n"
-    for path, content in ((picture, still), (f"_static/charts/specs/{name}.js", script.encode())):
+    numbers, before = table(json.loads(spec)), chart["before"]
+    table_file = f"_images/data-{name}.csv"
+    files = {picture: still, f"_static/charts/specs/{name}.js": script.encode()}
+    if numbers and "</figcaption>" in before:
+        files[table_file] = numbers.encode()
+        before = before.replace("</figcaption>", f"{DATA.format(up + table_file)}</figcaption>", 1)
+    for path, content in files.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)
         (site / path).write_bytes(content)
     return (
-        f'<figure class="possym-chart" data-spec="{name}">{chart["before"]}src="{up}{picture}" loading="lazy"'
+        f'<figure class="possym-chart" data-spec="{name}">{before}src="{up}{picture}" loading="lazy"'
         f"{chart['after']}</figure>"
     )
+
+
+def table(spec: dict) -> str:
+    """The numbers that a chart draws, as CSV; several tables stand below each other, counted by a first column.
+
+    >>> print(table({"datasets": {"a": [{"n": 1}, {"n": 2}]}}), end="")
+    n
+    1
+    2
+    >>> print(table({"datasets": {"a": [{"n": 1}], "b": [{"n": None, "at": [3, 4]}]}}), end="")
+    table,n,at
+    1,1,
+    2,,"[3, 4]"
+    """
+    tables = [rows for rows in spec.get("datasets", {}).values() if rows and isinstance(rows[0], dict)]
+    counted = [
+        ({"table": count} if len(tables) > 1 else {}) | {name: cell(value) for name, value in row.items()}
+        for count, rows in enumerate(tables, 1)
+        for row in rows
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in counted for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(counted)
+    return text.getvalue() if counted else ""
+
+
+def cell(value) -> object:
+    """A value as a CSV file holds it."""
+    return json.dumps(value) if isinstance(value, dict | list) else value
 
 
 def refuse_outside_addresses(app, exception) -> None:

@@ -14,6 +14,7 @@ from page_script import add_page_script
 
 CARDS, SCRIPT = "cards_data.js", "cards.js"
 LABEL = re.compile(r"^(figure|table)-")
+SHOWN = re.compile(r"(?:Figure(?: [\d.]+)?|Table|Section): ")  # where a row names what shows its claim
 LONGEST = 600  # characters of a card
 
 
@@ -53,7 +54,10 @@ def cards_of(article: Tag) -> dict[str, str]:
         found[row["id"]] = claim(row)
     for anchor in article.select("[id]"):
         if LABEL.match(anchor["id"]) and (title := anchor.find_next(["figcaption", "caption"])):
-            found[anchor["id"]] = f"<b>{anchor['id'].partition('-')[0].capitalize()}</b> {escape(plain(title))}"
+            number = title.select_one(".possym-number")
+            name = plain(number) if number else anchor["id"].partition("-")[0].capitalize()
+            words = " ".join(plain(part) for part in title.select("strong, span")) or plain(title)
+            found[anchor["id"]] = f"<b>{name}</b> {escape(words)}"
     return {anchor: card for anchor, card in found.items() if card}
 
 
@@ -63,7 +67,7 @@ def claim(row: Tag) -> str:
     said = head.select_one("summary")
     criterion = plain(head).removeprefix(plain(said)) if said else ""
     badge = next((str(sign) for sign in row.select("span.verdict")), "")
-    measured = plain(cells[2]).split("Figure:")[0].split("Table:")[0].split("Section:")[0] if len(cells) > 2 else ""
+    measured = SHOWN.split(plain(cells[2]))[0] if len(cells) > 2 else ""
     short = criterion.split(". Kind:")[0]
     statement = plain(said) if said else plain(head)
     return f"{badge} {escape(statement)}<br><small>Here: {escape(measured)}<br>{escape(short)}.</small>"

@@ -16,7 +16,9 @@ import yaml
 from bs4 import BeautifulSoup
 from playwright.sync_api import sync_playwright
 
-LEFT_OUT = "script, noscript, .headerlink, dialog, .possym-ledger form, .prev-next-footer, .possym-time, iframe"
+LEFT_OUT = (
+    "script, noscript, .headerlink, dialog, .possym-ledger form, .prev-next-footer, .possym-time, .possym-csv, iframe"
+)
 PAGE = """<!DOCTYPE html><html lang="en" data-theme="light" data-content_root="./"><head><meta charset="utf-8">
 <title>{title}</title>{styles}<style>
 @page {{ size: A4; margin: 18mm 16mm 18mm; }}

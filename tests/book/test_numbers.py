@@ -1,14 +1,39 @@
-"""One number for a chapter's file, its page, its sections and its equations; old addresses lead to the new ones."""
+"""One number for a chapter's file, page, sections, equations and figures; old addresses lead to the new ones."""
 
+import csv
 import re
+import shutil
 from pathlib import Path
 
+import pytest
 import yaml
 
+from tests.book.conftest import HEADER, PARAMETERS
 from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "# Chapter {0}\n\n(here-{0})=\n## A section\n\n$$ x = {0} $$ (eq-{0})\n\nSee {{eq}}`eq-{0}`.\n"
+FIGURES = """
+Compare {numref}`figure-rising` with {ref}`figure-rising`.
+
+```{code-cell} ipython3
+import pandas as pd
+from possym.charts import alt, enable
+
+enable()
+data = pd.DataFrame({"x": [1.5, 2], "name": ["a, b", None]})
+chart = alt.Chart(data).mark_line().encode(x="x:Q", y="x:Q")
+chart.properties(title="It <rises>", description="A line that rises from left to right, drawn for a test of captions.")
+```
+
+(figure-rising)=
+
+```{code-cell} ipython3
+other = alt.Chart(pd.DataFrame({"y": [3]})).mark_rule().encode(y="y:Q")
+title = alt.Title("It rises again", subtitle="Said below")
+(chart + other).properties(title=title, description="A line that rises from left to right, with a level beside it.")
+```
+"""
 
 
 def contents():
@@ -27,26 +52,68 @@ def test_files_are_numbered_in_the_order_of_the_book():
     assert set(moved.values()) <= set(contents()) and not set(moved) & set(contents())
 
 
-def test_pages_print_the_number_of_their_file_and_old_addresses_lead_there(book, make, visit):
-    """A number that is missing in between moves no other."""
-    folder, names = book(), ["01-one", "13-profiling-real-models"]
-    for name in names:
-        (folder / f"chapters/{name}.md").write_text(TEXT.format(int(name[:2])))
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, make) -> Path:
+    """The chapters of a book of two, whose numbers have a gap between them, the second with two charts."""
+    folder = tmp_path_factory.mktemp("numbered")
+    shutil.copy(ROOT / "_config.yml", folder)
+    (folder / "references.bib").write_text("")
+    (folder / "index.md").write_text("# A small book\n\n```{tableofcontents}\n```\n")
+    (folder / "chapters").mkdir()
+    (folder / "chapters/01-one.md").write_text(TEXT.format(1))
+    (folder / "chapters/13-profiling-real-models.md").write_text(
+        f"{HEADER}\n{TEXT.format(13)}\n{PARAMETERS}\n{FIGURES}"
+    )
     (folder / "_toc.yml").write_text(
         "format: jb-book\nroot: index\nparts:\n  - numbered: true\n    chapters:\n"
-        + "".join(f"      - file: chapters/{name}\n" for name in names)
+        "      - file: chapters/01-one\n      - file: chapters/13-profiling-real-models\n"
     )
     result = make("book", folder=folder)
     assert result.returncode == 0, result.stdout
-    site = folder / "_build/html/chapters"
-    for name in names:
-        number, text = int(name[:2]), (site / f"{name}.html").read_text(encoding="utf-8")
-        assert re.findall(r'<h[12]><span class="section-number">([\d.]+) ', text) == [f"{number}.", f"{number}.1."]
-        assert f'class="eqno">({number}.1)' in text and f">({number}.1)</a>" in text
-        assert set(re.findall(r">(\d+)\. Chapter (\d+)", text)) == {("1", "1"), ("13", "13")}, "the contents beside it"
+    return folder / "_build/html/chapters"
+
+
+@pytest.mark.parametrize("name", ["01-one", "13-profiling-real-models"])
+def test_pages_print_the_number_of_their_file(built, name):
+    """A number that is missing in between moves no other."""
+    number, text = int(name[:2]), (built / f"{name}.html").read_text(encoding="utf-8")
+    assert re.findall(r'<h[12]><span class="section-number">([\d.]+) ', text) == [f"{number}.", f"{number}.1."]
+    assert f'class="eqno">({number}.1)' in text and f">({number}.1)</a>" in text
+    assert set(re.findall(r">(\d+)\. Chapter (\d+)", text)) == {("1", "1"), ("13", "13")}, "the contents beside it"
+
+
+def test_old_addresses_lead_to_the_new_ones(built, visit):
     with visit() as v:
         for old in ("10-profiling-real-models.html", "10-profiling-real-models.html?a=b#here-13"):
-            page = v.open(f"{site.as_uri()}/{old}", unfolded=False).page
-            page.wait_for_url(f"{site.as_uri()}/{old.replace('10-', '13-')}")
+            page = v.open(f"{built.as_uri()}/{old}", unfolded=False).page
+            page.wait_for_url(f"{built.as_uri()}/{old.replace('10-', '13-')}")
             assert "Chapter 13" in page.locator("h1").first.text_content()
-    assert not (site / "11-one-hop-prompts.html").exists(), "a page that this book does not have"
+    assert not (built / "11-one-hop-prompts.html").exists(), "a page that this book does not have"
+
+
+def test_figures_have_numbers_that_text_refers_to_and_the_live_chart_keeps_its_words(built, visit):
+    with visit() as v:
+        page = v.open((built / "13-profiling-real-models.html").as_uri()).page
+        stills = re.findall(r'possym-still"[^>]* alt="([^"]+)"', (built / "13-profiling-real-models.html").read_text())
+        v.wait_for_charts()
+        captions = page.locator("figure.possym-chart figcaption").all_text_contents()
+        assert [" ".join(words.split()) for words in captions] == [
+            "Figure 13.1 It <rises> CSV", "Figure 13.2 It rises againSaid below CSV",
+        ]  # fmt: skip
+        links = page.locator('.bd-article p a[href="#figure-rising"]').all_text_contents()
+        assert links == ["Figure 13.2", "It rises again"]
+        assert page.locator("#figure-rising").get_by_text("It rises again").count() == 1
+        live = page.locator("figure.possym-chart [role=graphics-document]").all()
+        assert [chart.get_attribute("aria-label") for chart in live] == stills and len(stills) == 2
+        assert v.findings() == []
+
+
+def test_numbers_of_a_figure_lie_beside_its_picture(built):
+    text = (built / "13-profiling-real-models.html").read_text(encoding="utf-8")
+    found = re.findall(r'class="possym-csv" href="([^"]+)".*?src="([^"]+)"', text, re.DOTALL)
+    files = [(built / address).resolve() for address, _ in found]
+    assert [path.parent for path in files] == [(built / picture).resolve().parent for _, picture in found]
+    one, two = (list(csv.reader(path.read_text(encoding="utf-8").splitlines())) for path in files)
+    assert one == [["x", "name"], ["1.5", "a, b"], ["2.0", ""]]
+    rows = [["table", "x", "name", "y"], ["1", "1.5", "a, b", ""], ["1", "2.0", "", ""], ["2", "", "", "3"]]
+    assert sorted(two) == sorted(rows)
