@@ -79,7 +79,7 @@ def main(words: list[str]) -> None:
     for room in rooms:
         folder = prepare(room)
         environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
-        command = [MUTMUT, "run", *patterns]
+        command = [MUTMUT, "run", "--max-children", str(len(os.sched_getaffinity(0))), *patterns]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         found = verdicts(folder)
         if not found:
