@@ -75,7 +75,7 @@ def rotate(x: Tensor, positions: Tensor | float, frequencies: Tensor, layout: st
         raise InputError(
             f"positions {tuple(positions.shape)} do not broadcast against the leading shape of x {tuple(x.shape)}"
         ) from None
-    angles = (positions[..., None] * frequencies.to(x.device, torch.float64)).remainder(2 * math.pi)
+    angles = (positions[..., None] * frequencies.to(x.device)).remainder(2 * math.pi)
     return rotate_by(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype), layout)
 
 

@@ -13,7 +13,7 @@ from possym.errors import InputError
 from possym.profiling.scoring import Batch, ScoreCollector, Scoring
 from possym.scores import exclusion, head_scores, plane_scores, scores_and_exclusion, swap_scores
 
-COUNTS = pytest.mark.parametrize("count", [2, 3, 16, 17, 33, 65, 130])
+COUNTS = pytest.mark.parametrize("count", [2, 17, 65, 130])
 
 
 def one_by_one(relocated, own, temperature, relative=False):
@@ -22,21 +22,19 @@ def one_by_one(relocated, own, temperature, relative=False):
     logits = relocated.diagonal()
     attention = torch.cat([logits, own]).softmax(0)
     stakes = logits.softmax(0) if relative else attention
-    same, crossed, gaps = [], [], []
-    for i, j in itertools.combinations(range(count), 2):
-        before = torch.stack([logits[i], logits[j]]).softmax(0)
-        after = torch.stack([relocated[j, i], relocated[i, j]]).softmax(0)
-        same.append(torch.cosine_similarity(after, before, 0))
-        crossed.append(torch.cosine_similarity(after, before.flip(0), 0))
-        gaps.append((stakes[i] - stakes[j]).abs())
-    gaps = torch.stack(gaps)
+    i, j = torch.combinations(torch.arange(count)).T
+    before = torch.stack([logits[i], logits[j]]).softmax(0)
+    after = torch.stack([relocated[j, i], relocated[i, j]]).softmax(0)
+    same = torch.cosine_similarity(after, before, 0)
+    crossed = torch.cosine_similarity(after, before.flip(0), 0)
+    gaps = (stakes[i] - stakes[j]).abs()
     if relative:
         gaps = gaps.clamp(min=1e-300).log()  # where all are 0, all count alike
     alpha = (gaps / temperature).softmax(0)
-    positional = sum((relocated[a, b] - logits[b]) ** 2 for a in range(count) for b in range(count))
-    symbolic = sum((relocated[a, b] - logits[a]) ** 2 for a in range(count) for b in range(count))
+    positional = sum((relocated[:, b] - logits[b]).square().sum() for b in range(count))
+    symbolic = sum((relocated[a] - logits[a]).square().sum() for a in range(count))
     entropy = torch.special.entr(attention).sum()
-    return [float(x) for x in (alpha @ torch.stack(same), alpha @ torch.stack(crossed), entropy, positional, symbolic)]
+    return [float(x) for x in (alpha @ same, alpha @ crossed, entropy, positional, symbolic)]
 
 
 def drawn(*shape, seed=0, size=3.0):
@@ -44,9 +42,7 @@ def drawn(*shape, seed=0, size=3.0):
 
 
 @COUNTS
-@pytest.mark.parametrize(
-    "temperature, relative", [(1e-2, False), (0.1, False), (10.0, False), (1.0, True), (0.3, True)]
-)
+@pytest.mark.parametrize("temperature, relative", [(1e-2, False), (10.0, False), (0.3, True)])
 def test_heads_agree_with_swapping_one_by_one(device, count, temperature, relative):
     relocated, own = drawn(2, count, count + 5)[..., :count], drawn(2, 2, seed=1, size=12.0 if relative else 3.0)
     scores, found = scores_and_exclusion(relocated.to(device), own.to(device), None, temperature, relative)
@@ -98,7 +94,7 @@ def test_planes_of_several_heads_are_scored_each_alone(device):
             torch.testing.assert_close(a[row, head], b)
 
 
-@pytest.mark.parametrize("size", [0.0, 1e2, 1e4])
+@pytest.mark.parametrize("size", [0.0, 1e4])
 @pytest.mark.parametrize("kind", ["drawn", "ties", "by place", "by content"])
 @pytest.mark.parametrize("relative", [False, True])
 def test_large_equal_and_tied_logits(device, size, kind, relative):

@@ -81,6 +81,11 @@ def test_far_positions_keep_their_precision():
     far = rotate(x, 10_000_000, frequencies(8), "half")
     exact = rotate(x.double(), 10_000_000, frequencies(8), "half")
     assert (far - exact).abs().max() < 1e-6
+    coarse = frequencies(8).float()
+    torch.testing.assert_close(
+        rotate(x.half(), 10_000_000, coarse, "half"), rotate(x.half(), 1e7, coarse.double(), "half")
+    )
+    assert rotate(x.half(), 1, coarse, "half").dtype == torch.float32
 
 
 def test_planes_follow_the_layout():
@@ -106,11 +111,13 @@ def test_impossible_bases_are_refused(base):
     [
         (torch.ones(4), 1, frequencies(4), "split", "known layouts are interleaved, half"),
         (torch.ones(4), 1, frequencies(6), "half", "at most half as many"),
-        (torch.ones(4), 1, 1.0, "half", "one angle a plane"),
-        (torch.ones(4), 1, torch.ones(2, 2), "half", "one angle a plane"),
+        (torch.ones(4), 1, 1.0, "half", "got float, expected .* one angle a plane"),
+        (torch.ones(4), 1, torch.ones(2, 2), "half", "got \\(2, 2\\), expected .* one angle a plane"),
+        (torch.ones(4), 1, torch.ones(2) > 0, "half", "frequencies is torch.bool"),
+        (torch.ones(4).to_sparse(), 1, frequencies(4), "half", "x is .*, dense"),
         (torch.ones(4), 1, torch.tensor([1.0, math.nan]), "half", "finite"),
         ([1.0, 2.0], 1, frequencies(2), "half", "torch.Tensor"),
-        (torch.ones(4, dtype=torch.complex64), 1, frequencies(4), "half", "complex"),
+        (torch.ones(4, dtype=torch.complex64), 1, frequencies(4), "half", "x is torch.complex64"),
         (torch.ones(3, 4), torch.arange(2), frequencies(4), "half", "broadcast"),
         (torch.ones(3, 4), "far", frequencies(4), "half", "positions"),
         (torch.ones(3, 4), math.nan, frequencies(4), "half", "positions"),

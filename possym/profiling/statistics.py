@@ -4,8 +4,7 @@
   permutations that move whole layers;
 - `early_late`: the difference between the medians of early and late layers, tested by permuting whole layers;
 - `stability`: how well one set of prompts ranks heads as another does;
-- `rank_difference`: whether the heads of a group score higher than the others;
-- `area_under_curve`: the same as a probability, its interval from draws of whole layers;
+- `area_under_curve`: whether the heads of a group score higher than the others, as a probability;
 - `prompt_draws` and `sign_flips`: intervals and p-values of many paired changes at once, prompts as the units.
 """
 
@@ -14,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from possym.errors import InputError
 
@@ -139,27 +137,6 @@ def stability(tables: dict[str, pd.DataFrame], score: str) -> pd.DataFrame:
         raise InputError(f"tables {', '.join(tables)}: give the same heads in each, without missing values")
     ranked = wide.corr(method="spearman").rename_axis(index="first", columns="second")
     return ranked.stack().rename("rank_correlation").reset_index()
-
-
-def rank_difference(table: pd.DataFrame, score: str, group: str) -> Estimate:
-    """Return the probability that a head inside ``group`` outscores one outside, less one half, times two.
-
-    This is the rank-biserial correlation; the p-value is Mann and Whitney's, two-sided, and the interval is left out
-    (NaN): heads of a group are few.
-
-    Raises:
-        InputError: a missing column, or a group that is empty or everything.
-
-    >>> rank_difference(pd.DataFrame({"s": [0.1, 0.2, 0.8, 0.9], "g": [False, False, True, True]}), "s", "g").value
-    1.0
-    """
-    check_columns(table, [score, group])
-    inside = table[group].astype(bool)
-    if inside.all() or not inside.any():
-        raise InputError(f"{group}: some heads must be inside it and some outside")
-    found = stats.mannwhitneyu(table.loc[inside, score], table.loc[~inside, score])
-    value = 2 * found.statistic / (inside.sum() * (~inside).sum()) - 1
-    return Estimate(float(value), math.nan, math.nan, float(found.pvalue))
 
 
 def area_under_curve(

@@ -23,11 +23,11 @@ def holm_by_definition(p_values: list[float], level: float) -> list[bool]:
     return rejected
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations((0.004, 0.011, 0.02, 0.3))))
-def test_corrected_p_values_reject_what_the_steps_reject(order):
-    corrected = multiplicity.holm(np.array(order))
-    for level in (0.001, 0.016, 0.0161, 0.033, 0.0331, 0.04, 0.05, 0.3):
-        assert (corrected <= level).tolist() == holm_by_definition(list(order), level), level
+def test_corrected_p_values_reject_what_the_steps_reject():
+    for order in itertools.permutations((0.004, 0.011, 0.02, 0.3)):
+        corrected = multiplicity.holm(np.array(order))
+        for level in (0.001, 0.016, 0.0161, 0.033, 0.0331, 0.04, 0.05, 0.3):
+            assert (corrected <= level).tolist() == holm_by_definition(list(order), level), (order, level)
 
 
 def test_no_corrected_p_value_exceeds_one_or_falls_below_its_own():

@@ -64,8 +64,7 @@ def of_transformers(kind, **changes):
 
 
 @CONFIGS
-@pytest.mark.parametrize("member", [0, 1])
-@pytest.mark.parametrize("length", [1, 17, 200])
+@pytest.mark.parametrize("member, length", [(0, 17), (1, 1), (1, 200)])
 def test_every_member_in_transformers_gives_the_same_logits(kind, config, member, length):
     model, tokens = shaken(kind, config, [3, 4]), random_tokens(2, 5, length)
     with torch.no_grad():

@@ -12,7 +12,6 @@ from possym.models import hub, random_llama
 from possym.profiling import atlas_charts
 from possym.profiling.atlas import Atlas, atlas, consistency, draw
 from possym.profiling.known_kinds import DEFINITIONS, MATERIALS, RECENT, measured
-from possym.profiling.statistics import area_under_curve
 
 from ..charts.drawn import draw as picture
 from ..charts.drawn import is_complete, marks, texts
@@ -137,17 +136,6 @@ def test_icc_is_the_ratio_of_variances_of_an_additive_model():
     covariance = np.cov(centred.T)  # its off-diagonal is the variance between heads
     between = (covariance.sum() - np.trace(covariance)) / 6
     assert icc == pytest.approx(between / (np.trace(covariance) / 3), abs=1e-3)
-
-
-def test_area_under_curve_is_the_share_of_pairs():
-    random = np.random.default_rng(2)
-    values, inside = pd.Series(random.integers(0, 5, 24).astype(float)), pd.Series(random.random(24) < 0.4)
-    layers = pd.Series(np.arange(24) // 4)
-    found = area_under_curve(values, inside, layers, draws=300)
-    pairs = [(a > b) + 0.5 * (a == b) for a in values[inside] for b in values[~inside]]
-    assert found.value == pytest.approx(np.mean(pairs)) and found.low < found.value < found.high
-    with pytest.raises(InputError, match="some heads"):
-        area_under_curve(values, values > 9, layers)
 
 
 def test_charts_mark_the_known_heads_and_say_what_they_show():

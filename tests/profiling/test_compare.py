@@ -1,7 +1,6 @@
 """Comparisons of two profiles: a planted change is found where it is, nothing where nothing changed."""
 
 import copy
-import itertools
 import math
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 import possym
 from possym.errors import InputError
 from possym.profiling.film import film
-from possym.profiling.statistics import prompt_draws, sign_flips
 from possym.profiling.steps import changes, load_steps
 
 from ..capture import families
@@ -144,41 +142,6 @@ def test_few_prompts_are_said_to_tell_nothing_from_chance(model):
     sizes = found.heads[["positional_change", "symbolic_change"]].abs().max(axis=1)
     row = found.heads.loc[sizes.idxmax()]
     assert f"largest change: layer {row.layer}, head {row['head']}, " in repr(found)
-
-
-def test_sign_flips_against_every_flip_tried_one_by_one():
-    changes = np.random.default_rng(0).normal(0.3, 1, (7, 5))
-    changes[:, 3], changes[:, 4] = 0.0, 1.0
-    size = [math.sqrt(sum(value**2 for value in column)) or 1.0 for column in changes.T]
-
-    def statistic(signs):
-        columns = zip(changes.T, size, strict=True)
-        return [abs(sum(s * value for s, value in zip(signs, column, strict=True))) / root for column, root in columns]
-
-    seen, flips = statistic([1] * 7), [statistic(signs) for signs in itertools.product([1, -1], repeat=7)]
-    expected = [sum(max(flip) >= each - 1e-12 for flip in flips) / len(flips) for each in seen]
-    np.testing.assert_allclose(sign_flips(changes), expected)
-    assert expected[3] == 1 and expected[4] == 2 / 128
-    np.testing.assert_allclose(sign_flips(changes, draws=60, seed=1), expected, atol=0.25)
-
-
-def test_false_findings_among_many_heads_are_as_rare_as_the_level_says():
-    random = np.random.default_rng(1)
-    shared = random.normal(size=(200, 10, 1))  # heads that change together
-    found = [(sign_flips(shared[k] + random.normal(size=(10, 40))) < 0.05).any() for k in range(200)]
-    assert np.mean(found) < 0.1
-
-
-def test_draws_are_means_over_whole_prompts():
-    sums, counts = np.array([[1.0, 2.0], [6.0, 0.0], [2.0, 0.0]]), np.array([[1.0, 1.0], [2.0, 0.0], [1.0, 0.0]])
-    drawn = prompt_draws(sums, counts, draws=4000)
-    possible = [
-        (sum(sums[k, 0] for k in picked) / sum(counts[k, 0] for k in picked))
-        for picked in itertools.product(range(3), repeat=3)
-    ]
-    assert np.isin(drawn[:, 0].round(9), np.round(possible, 9)).all()
-    assert drawn[:, 0].mean() == pytest.approx(np.mean(possible), abs=0.03)
-    assert np.isnan(drawn[:, 1]).mean() == pytest.approx((2 / 3) ** 3, abs=0.03)
 
 
 def test_what_differs_is_said(model, before):

@@ -401,9 +401,9 @@ def simulate(last, cost, *, share=0.05, update=1.0):
     return steps, schedule.scoring / schedule.training, schedule.points
 
 
-@pytest.mark.parametrize("last", [200, 1000, 20_000])
-@pytest.mark.parametrize("share", [0.01, 0.05, 0.3])
-@pytest.mark.parametrize("cost", [0.001, 0.1, 0.5, 3.0, 40.0])
+@pytest.mark.parametrize("last", [200, 20_000])
+@pytest.mark.parametrize("share", [0.01, 0.3])
+@pytest.mark.parametrize("cost", [0.001, 0.5, 40.0])
 def test_the_schedule_keeps_its_share_and_makes_use_of_it(last, share, cost):
     steps, spent, points = simulate(last, cost, share=share)
     affordable = share * last / cost

@@ -74,8 +74,16 @@ def swap_for_real(module, kwargs, weights, blocks, temperature):
     return (alpha * torch.stack(same)).sum(0), (alpha * torch.stack(crossed)).sum(0)
 
 
-@pytest.mark.parametrize("blocks", ["tokens", [(0, 2), (2, 4), (4, 8)], [(1, 2), (4, 7)]])
-@pytest.mark.parametrize("family", ["llama yarn", "qwen3", "gpt_neox", "gemma2", "gpt_oss", "cohere", "gptj", "falcon"])
+@pytest.mark.parametrize(
+    "family, blocks",
+    [
+        *(
+            (name, "tokens")
+            for name in ("llama yarn", "qwen3", "gpt_neox", "gemma2", "gpt_oss", "cohere", "gptj", "falcon")
+        ),
+        *itertools.product(["llama yarn", "gpt_oss"], [[(0, 2), (2, 4), (4, 8)], [(1, 2), (4, 7)]]),
+    ],
+)
 def test_scores_are_those_of_swapping_hidden_states_in_the_model(family, blocks):
     model = families.build(family, sliding_window=64) if family in ("gemma2", "gpt_oss") else families.build(family)
     tokens = families.tokens(LENGTH)

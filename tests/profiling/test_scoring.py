@@ -98,9 +98,15 @@ def test_shares_and_distance_are_those_of_the_models_own_attention(family, held,
 
 @pytest.mark.parametrize("family", [*FAMILIES, "replayed"])
 @pytest.mark.parametrize(
-    "held, blocks", [((), None), ((0,), None), ((2, 3, 4), None), ((0, 5), [(0, 3), (3, 6), (6, 9)])], ids=str
+    "held, blocks, temperature, relative",
+    [
+        ((), None, 0.05, False),
+        ((2, 3, 4), None, 1.0, True),
+        ((0, 5), [(0, 3), (3, 6), (6, 9)], 0.5, True),
+        ((0,), [(0, 3), (3, 6), (6, 9)], 0.05, False),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("temperature, relative", [(1.0, True), (0.5, True), (0.05, False)])
 def test_held_tokens_are_attended_and_never_moved(family, held, blocks, temperature, relative):
     options = dict(sliding_window=64) if family in ("gemma2", "gpt_oss") else {}
     model = replayed() if family == "replayed" else families.build(family, **options)

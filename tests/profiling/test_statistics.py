@@ -1,6 +1,7 @@
 """Statistics of heads against loops, scipy, and data whose answer is known."""
 
 import itertools
+import math
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,16 @@ import pytest
 from scipy import stats
 
 from possym.errors import InputError
-from possym.profiling.statistics import clustered, correlation, early_late, pearson, rank_difference, stability
+from possym.profiling.statistics import (
+    area_under_curve,
+    clustered,
+    correlation,
+    early_late,
+    pearson,
+    prompt_draws,
+    sign_flips,
+    stability,
+)
 
 
 def heads(layers, count, seed=0, slope=0.0, tied=0.0):
@@ -130,21 +140,61 @@ def test_stability_is_spearmans_over_matching_heads():
     assert found["a", "a"] == 1
 
 
-def test_rank_difference_counts_pairs():
-    table = heads(2, 5, seed=4)
-    table["inside"] = table["head"] < 2
-    inside, outside = table.positional[table.inside], table.positional[~table.inside]
-    wins = np.mean([a > b for a in inside for b in outside])
-    found = rank_difference(table, "positional", "inside")
-    assert found.value == pytest.approx(2 * wins - 1)
-    assert np.isnan(found.low) and np.isnan(found.high)
-    # Of all ways to call four heads of ten inside, the share whose count of pairs is as far from one half.
-    values, shares = table.positional.to_numpy(), []
-    for some in itertools.combinations(range(10), 4):
-        rest = [k for k in range(10) if k not in some]
-        shares.append(np.mean([values[a] > values[b] for a in some for b in rest]))
-    exact = np.mean(np.abs(np.array(shares) - 0.5) >= abs(wins - 0.5) - 1e-12)
-    assert found.p_value == pytest.approx(exact)
+def test_area_under_curve_and_its_interval_are_those_of_loops_over_the_same_draws():
+    random = np.random.default_rng(2)
+    values, inside = random.integers(0, 5, 24).astype(float), random.random(24) < 0.4
+    layers = np.arange(24) // 4 + 3
+    found = area_under_curve(*map(pd.Series, (values, inside, layers)), draws=300, seed=5)
+
+    def share(chosen):
+        wins = [
+            (values[a] > values[b]) + 0.5 * (values[a] == values[b])
+            for a in chosen if inside[a] for b in chosen if not inside[b]
+        ]  # fmt: skip
+        return np.mean(wins) if wins else np.nan
+
+    assert found.value == pytest.approx(share(range(24)))
+    times = np.random.default_rng(5).multinomial(6, np.full(6, 1 / 6), size=300)
+    drawn = [
+        share([k for layer in range(6) for _ in range(row[layer]) for k in np.flatnonzero(layers == layer + 3)])
+        for row in times
+    ]
+    assert [found.low, found.high] == pytest.approx(interval([x for x in drawn if not np.isnan(x)]))
+
+
+def test_sign_flips_against_every_flip_tried_one_by_one():
+    changes = np.random.default_rng(0).normal(0.3, 1, (7, 5))
+    changes[:, 3], changes[:, 4] = 0.0, 1.0
+    size = [math.sqrt(sum(value**2 for value in column)) or 1.0 for column in changes.T]
+
+    def statistic(signs):
+        columns = zip(changes.T, size, strict=True)
+        return [abs(sum(s * value for s, value in zip(signs, column, strict=True))) / root for column, root in columns]
+
+    seen, flips = statistic([1] * 7), [statistic(signs) for signs in itertools.product([1, -1], repeat=7)]
+    expected = [sum(max(flip) >= each - 1e-12 for flip in flips) / len(flips) for each in seen]
+    np.testing.assert_allclose(sign_flips(changes), expected)
+    assert expected[3] == 1 and expected[4] == 2 / 128
+    np.testing.assert_allclose(sign_flips(changes, draws=60, seed=1), expected, atol=0.25)
+
+
+def test_false_findings_among_many_heads_are_as_rare_as_the_level_says():
+    random = np.random.default_rng(1)
+    shared = random.normal(size=(200, 10, 1))  # heads that change together
+    found = [(sign_flips(shared[k] + random.normal(size=(10, 40))) < 0.05).any() for k in range(200)]
+    assert np.mean(found) < 0.1
+
+
+def test_draws_are_means_over_whole_prompts():
+    sums, counts = np.array([[1.0, 2.0], [6.0, 0.0], [2.0, 0.0]]), np.array([[1.0, 1.0], [2.0, 0.0], [1.0, 0.0]])
+    drawn = prompt_draws(sums, counts, draws=4000)
+    possible = [
+        (sum(sums[k, 0] for k in picked) / sum(counts[k, 0] for k in picked))
+        for picked in itertools.product(range(3), repeat=3)
+    ]
+    assert np.isin(drawn[:, 0].round(9), np.round(possible, 9)).all()
+    assert drawn[:, 0].mean() == pytest.approx(np.mean(possible), abs=0.03)
+    assert np.isnan(drawn[:, 1]).mean() == pytest.approx((2 / 3) ** 3, abs=0.03)
 
 
 def test_a_score_that_does_not_vary_has_no_correlation():
@@ -189,4 +239,4 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match="same heads"):
         stability({"a": table, "b": table.iloc[1:]}, "positional")
     with pytest.raises(InputError, match="some heads must be inside"):
-        rank_difference(table.assign(g=True), "positional", "g")
+        area_under_curve(table.positional, table.positional > 9, table.layer)

@@ -44,7 +44,7 @@ def test_answers_are_those_of_the_definition(task, length):
 
 
 @named
-@pytest.mark.parametrize("n,length", [(1, 32), (7, 32), (1000, 32), (310, 32), (500, 128)])
+@pytest.mark.parametrize("n,length", [(7, 32), (310, 32), (500, 128)])
 def test_places_and_answers_are_balanced(task, n, length):
     batch = task.sample(n, length=length, generator=generator(n))
     assert (batch.hops == 1).all()

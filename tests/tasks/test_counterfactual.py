@@ -31,7 +31,7 @@ def follow(names, start):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("hops", [1, 2, 3, 4])
+@pytest.mark.parametrize("hops", [1, 4])
 def test_sequences_are_what_their_kind_says(kind, hops):
     batch, rule = conflicts(60, kind, hops=hops, generator=torch.Generator().manual_seed(hops))
     assert len(batch.tokens) == len(rule) == 60 and (batch.hops == hops).all()

@@ -62,7 +62,7 @@ def test_each_place_holds_its_kind_of_token(task, length):
 
 
 @each
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 1001, 4 * 960])
+@pytest.mark.parametrize("n", [1, 5, 1001, 4 * 960])
 def test_hops_places_and_answers_are_balanced(task, n):
     batch = task.sample(n, length=20, generator=generator(n))
     hops = batch.hops.bincount(minlength=5)
@@ -154,7 +154,7 @@ def test_letters_off_the_path_are_uniform(length):
 
 @LENGTHS
 @rules
-@pytest.mark.parametrize("hops", [1, 2, 3, 4])
+@pytest.mark.parametrize("hops", [1, 4])
 def test_path_letters_are_distinct_and_start_only_the_path(task, length, hops):
     batch = task.sample(1000, hops=hops, length=length, generator=generator(hops))
     for tokens, path in zip(task.decode(batch.tokens), batch.path.tolist(), strict=True):
@@ -175,7 +175,7 @@ def test_no_token_off_the_path_has_a_letter_of_the_path(length, hops):
 
 @LENGTHS
 @rules
-@pytest.mark.parametrize("hops", [1, 2, 3, 4])
+@pytest.mark.parametrize("hops", [1, 3])
 def test_pairs_off_the_path_are_uniform(task, length, hops):
     """Letters by their rank among those of the path, so that every sequence has the same ones to draw from."""
     batch = task.sample(8000, hops=hops, length=length, generator=generator(hops))

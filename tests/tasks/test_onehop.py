@@ -21,7 +21,7 @@ def truth(kind, sequence):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", [LENGTHS[0], 48, LENGTHS[-1]])
 def test_answers_are_what_the_instruction_says(kind, length):
     task = OneHopTask(kind)
     drawn = task.sample(20, length=length, generator=torch.Generator().manual_seed(length))

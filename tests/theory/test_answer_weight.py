@@ -9,9 +9,8 @@ from possym.errors import InputError
 from possym.theory import h_pos, positional_slope, positional_weight, shape, simplified_symbolic, symbolic_weight
 
 
-@pytest.mark.parametrize("length", [3, 6, 9])
-@pytest.mark.parametrize("theta", [0.1, 0.8, 1.5])
-@pytest.mark.parametrize("beta", [1.0, 4.0])
+@pytest.mark.parametrize("length", [3, 6])
+@pytest.mark.parametrize("theta, beta", [(0.1, 4.0), (1.5, 1.0)])
 def test_weights_are_those_of_the_heads(length, theta, beta):
     positional, symbolic = positional_weight(length, theta, beta), symbolic_weight(length, theta, beta)
     pos, sym = h_pos(2, length, theta), simplified_symbolic(2, 2, length, theta)

@@ -41,8 +41,8 @@ def valid_number_sequences(length):
     return tokens[(values[tokens] <= torch.arange(length)).all(-1)], values
 
 
-@pytest.mark.parametrize("theta", [0.0027, 0.8, 1.0, 2.5])
-@pytest.mark.parametrize("length", [2, 3, 4, 5])
+@pytest.mark.parametrize("theta", [0.8, 2.5])
+@pytest.mark.parametrize("length", [2, 3, 5])
 def test_index_gaps_are_those_of_every_input(theta, length):
     tokens, values = valid_number_sequences(length)
     all_gaps = gaps(t_index(values, theta).logits(tokens)[:, -1])
@@ -52,8 +52,8 @@ def test_index_gaps_are_those_of_every_input(theta, length):
         torch.testing.assert_close(chosen, index_gaps(length, theta)[value].expand(len(chosen)), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("theta", [0.0, 0.0027, 0.3, 1.1, 2.5])
-@pytest.mark.parametrize(("alphabet", "length"), [(2, 2), (2, 3), (2, 4), (2, 5), (3, 2), (3, 3), (3, 4)])
+@pytest.mark.parametrize("theta", [0.0, 0.3, 2.5])
+@pytest.mark.parametrize(("alphabet", "length"), [(2, 2), (2, 5), (3, 3)])
 @pytest.mark.parametrize("single", [True, False])
 def test_retrieval_gaps_are_the_extremes_over_every_input(theta, alphabet, length, single):
     """A letter–letter query, all left letters: those of the keys are all that the logits see."""
@@ -84,8 +84,8 @@ def test_gaps_of_choices_against_every_choice():
             assert got.largest == pytest.approx(brute.max().item(), abs=1e-12)
 
 
-@pytest.mark.parametrize("theta", [0.0, 0.05, 0.4, 1.3])
-@pytest.mark.parametrize("length", [2, 3, 4])
+@pytest.mark.parametrize("theta", [0.0, 0.4, 1.3])
+@pytest.mark.parametrize("length", [2, 4])
 @pytest.mark.parametrize("integer_query", [False, True])
 def test_retrieval_margin_is_the_smallest_over_every_proper_input(theta, length, integer_query):
     left, right = letter_vocabulary(2, 2)

@@ -36,6 +36,7 @@ from typing import ClassVar, NamedTuple
 import pandas as pd
 import torch
 
+from possym.capture.known_heads import repeated_tokens
 from possym.errors import ConfigError
 from possym.experiments.language_models import corpus as corpora
 from possym.experiments.language_models import measures
@@ -323,8 +324,10 @@ class Observer:
         }
         # Labels come from other windows than scores, so that both cannot share one window's accidents.
         self.labelled = windows(self.own, count, length, seed=2)
-        self.random = measures.repeated(count, length // 2, config.vocabulary, seed=3).to(device)
-        self.scored["repeated tokens"] = measures.repeated(count, length // 2, config.vocabulary, seed=4).to(device)
+        self.random, self.scored["repeated tokens"] = (
+            repeated_tokens(count, length // 2, config.vocabulary, torch.Generator().manual_seed(seed)).to(device)
+            for seed in (3, 4)
+        )
         self.evaluated = windows(self.own, config.evaluated, config.length + 1, seed=5)
         self.queries = measures.query_positions(length)
         shown = entry[1:] == (config.width, config.corpus, config.seed)

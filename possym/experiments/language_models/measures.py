@@ -109,13 +109,6 @@ def plane_scores(model: LanguageModel, tokens: Tensor, position: int) -> pd.Data
     return pd.DataFrame(rows, columns=["layer", "head", "frequency_id", "positional", "symbolic", "norm"])
 
 
-def repeated(count: int, length: int, vocabulary: int, seed: int) -> Tensor:
-    """Return (count, 2 · length) random token ids without repetition, each sequence said twice."""
-    generator = torch.Generator().manual_seed(seed)
-    rows = [torch.randperm(vocabulary, generator=generator)[:length] for _ in range(count)]
-    return torch.stack(rows).repeat(1, 2)
-
-
 @torch.no_grad()
 def known_jobs(model: LanguageModel, text: Tensor, said_twice: Tensor) -> pd.DataFrame:
     """Return layer, head, previous_token (on text), previous_token_random and induction (on repeated random tokens).

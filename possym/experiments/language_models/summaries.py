@@ -109,6 +109,8 @@ def clustered_auc(table: pd.DataFrame, label: str, value: str, seed: int = 0) ->
 
     A draw takes models with replacement, and of each its layers with replacement: heads of one layer are not
     independent, nor are layers of one model. The p-value is that of labels shuffled within models, (k + 1)/(n + 1).
+    `possym.profiling.statistics.area_under_curve` is for the heads of one model: its layers are the units, and there is
+    no p-value.
 
     Args:
         table: `KEYS`, layer, the column ``label`` (bool) and the column ``value``, one row a head.

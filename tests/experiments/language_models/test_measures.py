@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from possym.capture.known_heads import repeated_tokens
 from possym.experiments.language_models import measures
 
 from .test_model import model_of
@@ -27,7 +28,7 @@ def attention_by_loop(model, tokens, layer, head):
 
 def test_attention_and_jobs_are_those_of_a_loop():
     model = model_of("rope")
-    said_twice = measures.repeated(1, 6, 40, seed=1)
+    said_twice = repeated_tokens(1, 6, 40)
     weights = attention_by_loop(model, said_twice[0], layer=1, head=2)
     jobs = measures.known_jobs(model, said_twice, said_twice).query("layer == 1 and head == 2").iloc[0]
     assert jobs["previous_token"] == pytest.approx(sum(float(weights[i, i - 1]) for i in range(1, 12)) / 11, abs=1e-5)
@@ -35,7 +36,7 @@ def test_attention_and_jobs_are_those_of_a_loop():
 
 def test_induction_attention_is_read_after_the_first_saying():
     model = model_of("rope")
-    said_twice = measures.repeated(3, 6, 40, seed=1)
+    said_twice = repeated_tokens(3, 6, 40)
     queries, keys = model.trace(said_twice)
     weights = model.attention(queries[0], keys[0])  # (B, H, T, T)
     jobs = measures.known_jobs(model, said_twice, said_twice).query("layer == 0")

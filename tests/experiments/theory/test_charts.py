@@ -113,9 +113,10 @@ def test_weight_by_place(turns, n, beta):
         assert [rows[j] for j in range(n)] == pytest.approx(weight(n, angle, beta).tolist(), abs=1e-6)
 
 
-@pytest.mark.parametrize("proportion", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("factor", [1, 4, 16])
-@pytest.mark.parametrize(("logbase", "logtrained", "loglength"), [(4, 11, 14), (5.7, 13, 12)])
+@pytest.mark.parametrize(
+    "proportion, factor, logbase, logtrained, loglength",
+    [(0.0, 4, 4, 11, 14), (0.3, 16, 5.7, 13, 12), (1.0, 1, 5.7, 11, 14)],
+)
 def test_wavelengths(proportion, factor, logbase, logtrained, loglength):
     base, trained, length = 10.0**logbase, 2**logtrained, 2**loglength
     factors = (1 + (factor - 1) * torch.arange(64) / 63).tolist()
