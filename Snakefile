@@ -253,6 +253,7 @@ rule site:
     params:
         jupyter_book=Path(sys.executable).parent / "jupyter-book",
         python=sys.executable,
+        address=os.environ.get("POSSYM_ADDRESS", ""),  # another one makes the pages anew
     run:
         shutil.rmtree(SITE, ignore_errors=True)
         for old in [*STAGE.rglob("*.md"), *STAGE.rglob("*.ipynb")]:  # pages that are gone, or became notebooks

@@ -1,13 +1,15 @@
 """Sphinx extension: what a page needs to be found, shared and cited.
 
 * search that puts what explains a word before the names in the library that contain it;
-* a description and a social card on every page, the card drawn around ``_assets/kinds_over_training.svg``;
+* a description on every page and, where the site's address is known, a social card, which no one finds by a relative
+  address; it is drawn around ``_assets/kinds_over_training.svg``;
 * a citation button that shows ``CITATION.cff`` as BibTeX;
-* a sitemap, where ``html_baseurl`` says where the site will live;
+* a sitemap, where ``POSSYM_ADDRESS`` or ``html_baseurl`` says where the site will live;
 * a foot that says version, commit, date, licence and, where ``possym_source`` gives its address, the source;
 * ``llms.txt``: the pages with what each is about, for programs that read.
 """
 
+import os
 import re
 import subprocess
 from html import escape
@@ -46,7 +48,8 @@ def draw_card(app) -> None:
 
 
 def add_foot(app, config) -> None:
-    """Say in the foot of every page which version it is of."""
+    """Take the site's address from the environment, and say in the foot of every page which version it is of."""
+    config.html_baseurl = os.environ.get("POSSYM_ADDRESS") or config.html_baseurl
     made = f"Version {possym.__version__}{commit(Path(app.srcdir))}"
     parts = [made, "MIT licence", "made with possym"]
     if config.possym_source:
@@ -68,15 +71,13 @@ def finish_page(app, pagename, templatename, context, doctree) -> None:
     base = app.config.html_baseurl.rstrip("/")
     title = re.sub("<[^>]+>", "", context.get("title") or app.config.html_title)
     tags = {"og:type": "article", "og:title": title, "og:site_name": app.config.html_title}
-    tags["twitter:card"] = "summary_large_image"
     about = description(doctree)
     if about:
         app.possym_pages[pagename] = (title, about)
         tags |= {"description": about, "og:description": about}
-    up = "../" * pagename.count("/")
-    tags["og:image"] = f"{base}/_static/{CARD}" if base else f"{up}_static/{CARD}"
-    tags["og:image:alt"] = "Heads of twelve layers turn positional or symbolic while two models learn"
     if base:
+        tags |= {"og:image": f"{base}/_static/{CARD}", "twitter:card": "summary_large_image"}
+        tags["og:image:alt"] = "Heads of twelve layers turn positional or symbolic while two models learn"
         tags["og:url"] = f"{base}/{pagename}.html"
         app.possym_addresses.append(tags["og:url"])
     context["metatags"] = context.get("metatags", "") + "".join(

@@ -1,9 +1,10 @@
 """The book's charts: one look, one renderer that needs no network, controls that answer without a kernel.
 
 * colour roles, each one colour through the whole book: ``POSITIONAL`` blue, ``SYMBOLIC`` vermillion, ``NEUTRAL`` grey
-  (neither kind, before, a bound), ``INK`` (the text's own: the paper's values, medians), ``CATEGORIES[0]`` green (the
-  number task, or what asks where), ``CATEGORIES[1]`` pink (the letter task, or what asks what), ``LAYERS`` (depth);
-* ``CATEGORIES[2:]``: amber, sky and yellow, for what has no role;
+  (neither kind, before, a bound), ``INK`` (the text's own: the paper's values, medians, what a menu picks out),
+  ``ASKS`` green (the number task, or what asks where) and pink (the letter task, or what asks what),
+  ``KNOWN_HEADS`` sky (a previous-token head) and amber (an induction head), ``LAYERS`` (depth);
+* ``CATEGORIES``: those hues and yellow, in order, for what has no role;
 * shares are in per cent, titles state the finding, one slider of length or of training drives a whole figure;
 * ``enable()``: theme and renderer on, tables typeset and never cut, called once at the top of a chapter;
 * ``kind_color``, ``interval_band``, ``tile_font``: marks that several charts share;
@@ -30,9 +31,11 @@ except ModuleNotFoundError as error:
 from possym.charts.controls import click_menu, dynamic_title, plays, slider_label, slider_over
 from possym.charts.renderer import lab_scripts
 from possym.charts.theme import (
+    ASKS,
     CATEGORIES,
     INK,
     KINDS,
+    KNOWN_HEADS,
     LAYERS,
     NEUTRAL,
     POSITIONAL,
@@ -44,9 +47,11 @@ from possym.charts.theme import (
 from possym.charts.typography import typeset_html
 
 __all__ = [
+    "ASKS",
     "CATEGORIES",
     "INK",
     "KINDS",
+    "KNOWN_HEADS",
     "LAYERS",
     "NEUTRAL",
     "POSITIONAL",

@@ -16,6 +16,8 @@ INK = "currentColor"
 LAYERS = alt.SchemeParams("viridis", extent=[0.25, 1])  # without its darkest, which a dark page swallows
 CATEGORIES = ("#007A58", "#CC79A7", "#E69F00", "#56B4E9", NEUTRAL, "#F0E442")
 KINDS = {"positional": POSITIONAL, "symbolic": SYMBOLIC, "neither": NEUTRAL}
+ASKS = {"where": CATEGORIES[0], "what": CATEGORIES[1]}
+KNOWN_HEADS = {"previous-token": CATEGORIES[3], "induction": CATEGORIES[2], "other": NEUTRAL}
 
 _FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, alt
+from possym.charts import ASKS, INK, KNOWN_HEADS, NEUTRAL, alt
 from possym.charts.renderer import vl_convert
 from possym.charts.typography import typeset, typeset_html
 from possym.claims.rows import stored
@@ -20,7 +20,6 @@ from possym.experiments.real_models import summaries as real
 from possym.results import Study
 
 SIZE = {"width": 220, "height": 118}
-KNOWN = {"previous-token": POSITIONAL, "induction": SYMBOLIC, "other": NEUTRAL}
 
 
 class Finding(NamedTuple):
@@ -191,7 +190,7 @@ def language_model(study: Study) -> Finding:
     dots = alt.Chart(shown.round(3)).mark_point(filled=True).encode(
         x=alt.X("positional:Q", title="positional").scale(domain=[0, 1]).axis(values=[]),
         y=alt.Y("symbolic:Q", title="symbolic").scale(domain=[0, 1]).axis(values=[]),
-        color=alt.Color("known:N", title=None).scale(domain=list(KNOWN), range=list(KNOWN.values())).legend(
+        color=alt.Color("known:N", title=None).scale(domain=list(KNOWN_HEADS), range=list(KNOWN_HEADS.values())).legend(
             values=["previous-token", "induction"], **LEGEND
         ),
         size=alt.condition("datum.front", alt.value(60), alt.value(12)),
@@ -212,7 +211,7 @@ LEGEND = {"orient": "top", "padding": 0, "offset": 8, "symbolSize": 60, "labelFo
 
 def task_color(names: list[str]) -> alt.Color:
     """Return the colours of a task that asks where and one that asks what."""
-    return alt.Color("task:N", title=None).scale(domain=names, range=list(CATEGORIES[:2])).legend(**LEGEND)
+    return alt.Color("task:N", title=None).scale(domain=names, range=list(ASKS.values())).legend(**LEGEND)
 
 
 def svg(picture: alt.TopLevelMixin, words: str, number: int) -> str:

@@ -5,16 +5,15 @@ from typing import Any
 
 import pandas as pd
 
-from possym.charts import CATEGORIES, NEUTRAL, SYMBOLIC, alt
+from possym.charts import INK, NEUTRAL, SYMBOLIC, alt
 from possym.profiling.charts import number
 from possym.profiling.known_kinds import DEFINITIONS, REPEATED
 
 LABELS = {name: one.label for name, one in DEFINITIONS.items()}
-KNOWN = CATEGORIES[1]
 
 
 def known_plane(atlas: Any, count: int = 10, material: str = REPEATED) -> alt.Chart | alt.HConcatChart:
-    """Draw all heads in the plane of both scores; a menu chooses the definition whose heads are in colour."""
+    """Draw all heads in the plane of both scores; a menu chooses the definition whose heads stand out."""
     return known_planes({"": atlas}, count, material)
 
 
@@ -55,7 +54,7 @@ def known_planes(atlases: Mapping[str, Any], count: int = 10, material: str = RE
         .encode(
             x=alt.X("positional:Q", title="Positional score").scale(domain=[0, 1]),
             y=alt.Y("symbolic:Q", title="Symbolic score").scale(domain=[0, 1]),
-            color=alt.condition("datum.known", alt.value(KNOWN), alt.value(NEUTRAL)),
+            color=alt.condition("datum.known", alt.value(INK), alt.value(NEUTRAL)),
             size=alt.condition("datum.known", alt.value(130), alt.value(30)),
             opacity=alt.condition("datum.known", alt.value(0.95), alt.value(0.35)),
             tooltip=["layer:Q", "head:Q", "known:N", number("value"), number("positional"), number("symbolic")],
@@ -73,9 +72,9 @@ def known_planes(atlases: Mapping[str, Any], count: int = 10, material: str = RE
     )
     chart = panels[0] if len(panels) == 1 else alt.hconcat(*panels)
     return chart.add_params(menu).properties(
-        title=alt.Title(title, subtitle=f"In colour, the {count} heads that the chosen definition names first"),
+        title=alt.Title(title, subtitle=f"Large: the {count} heads that the chosen definition names first"),
         description=f"Scatter plot of heads by positional and symbolic score on {material}, the first {count} of a "
-        f"chosen kind in colour. Probability that one leads further toward symbolic than another head: "
+        f"chosen kind large. Probability that one leads further toward symbolic than another head: "
         f"{'; '.join(sides)}.",
     )
 

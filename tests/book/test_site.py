@@ -7,6 +7,8 @@ from html import unescape
 
 import pytest
 
+from possym.charts import ASKS, KINDS, KNOWN_HEADS
+
 pytestmark = pytest.mark.book
 
 PAGE_LIMIT = 270_000  # bytes of HTML beside shared scripts and pictures
@@ -167,6 +169,28 @@ def test_symbols_of_legends_are_not_black(site):
     black = r'role-legend-symbol"[^>]*><path[^>]*(fill|stroke)="(black|#000)'
     stills = list((site / "_images").glob("chart-*.svg"))
     assert stills and [path.name for path in stills if re.search(black, path.read_text(encoding="utf-8"))] == []
+
+
+def test_what_has_a_role_has_its_colour_in_every_chart(site):
+    known = {name: colour for name, colour in KNOWN_HEADS.items() if name != "other"}
+    roles = KINDS | known | {f"{name} head": colour for name, colour in known.items()}
+    roles |= {"number": ASKS["where"], "letter": ASKS["what"]}
+
+    def scales(part):
+        if isinstance(part, list | dict):
+            for inner in part.values() if isinstance(part, dict) else part:
+                yield from scales(inner)
+        if isinstance(part, dict) and isinstance(part.get("domain"), list) and isinstance(part.get("range"), list):
+            yield from zip(part["domain"], part["range"], strict=False)
+
+    wrong, seen = [], set()
+    for path in sorted((site / "_static/charts/specs").glob("*.js")):
+        spec = json.loads(path.read_text(encoding="utf-8").partition(" = ")[2].rstrip(";\n"))
+        for name, colour in scales({key: part for key, part in spec.items() if key != "datasets"}):
+            if str(colour).startswith("#") and name in roles:
+                seen.add(name)
+                wrong += [f"{path.name}: {name} is {colour}"] if colour.lower() != roles[name].lower() else []
+    assert wrong == [] and seen == {*roles}
 
 
 def test_stills_show_where_scripts_do_not_run(address, chart_pages, visit):

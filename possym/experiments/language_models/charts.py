@@ -12,6 +12,7 @@ from possym.charts import (
     CATEGORIES,
     INK,
     KINDS,
+    KNOWN_HEADS,
     NEUTRAL,
     POSITIONAL,
     SYMBOLIC,
@@ -32,7 +33,7 @@ ENCODING_NAMES = {
     "fast_half_still": "fast half still",
     "nope": "no positions (NoPE)",
 }
-JOBS = {"induction head": CATEGORIES[0], "previous-token head": CATEGORIES[1], "other": NEUTRAL}
+JOBS = {f"{name} head": KNOWN_HEADS[name] for name in ("induction", "previous-token")} | {"other": NEUTRAL}
 EDITS = {
     "none": "no window",
     "symbolic windowed": "most symbolic quarter",

@@ -5,11 +5,11 @@ Tables are those of `possym.experiments.one_hop.protocol`.
 
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, alt, click_menu
+from possym.charts import ASKS, CATEGORIES, INK, NEUTRAL, alt, click_menu
 from possym.experiments.one_hop.protocol import GUESSING, HABITS, reach
 from possym.profiling.charts import number
 
-KIND_COLORS = {"number": POSITIONAL, "letter": SYMBOLIC}
+KIND_COLORS = {"number": ASKS["where"], "letter": ASKS["what"]}
 HABIT_COLORS = dict(
     zip(HABITS, (CATEGORIES[0], CATEGORIES[2], CATEGORIES[3], CATEGORIES[1], CATEGORIES[5], NEUTRAL), strict=True)
 )

@@ -5,7 +5,18 @@ Tables are those of `possym.experiments.real_models` and `possym.experiments.rea
 
 import pandas as pd
 
-from possym.charts import CATEGORIES, KINDS, LAYERS, NEUTRAL, POSITIONAL, SYMBOLIC, alt, click_menu, dynamic_title
+from possym.charts import (
+    CATEGORIES,
+    KINDS,
+    KNOWN_HEADS,
+    LAYERS,
+    NEUTRAL,
+    POSITIONAL,
+    SYMBOLIC,
+    alt,
+    click_menu,
+    dynamic_title,
+)
 from possym.charts.typography import typeset
 from possym.experiments.real_models.summaries import (
     MEASURES,
@@ -20,7 +31,6 @@ from possym.experiments.real_models.summaries import (
 from possym.profiling.charts import number
 
 SCORE_COLORS = {"positional": POSITIONAL, "symbolic": SYMBOLIC}
-KNOWN_COLORS = {"previous-token": CATEGORIES[0], "induction": CATEGORIES[2], "other": NEUTRAL}
 BAND_COLORS = {
     "symbolic": SYMBOLIC,
     "matched symbolic": NEUTRAL,
@@ -427,7 +437,7 @@ def known_heads(table: pd.DataFrame) -> alt.Chart:
     medians = table.groupby("known")[list(SCORE_COLORS)].median()
     words = "; ".join(
         f"{kind}: median positional {row['positional']:.2f}, symbolic {row['symbolic']:.2f}"
-        for kind, row in medians.reindex([k for k in KNOWN_COLORS if k in medians.index]).iterrows()
+        for kind, row in medians.reindex([k for k in KNOWN_HEADS if k in medians.index]).iterrows()
     )
     order = alt.Chart(named(table).assign(front=table["known"] != "other").sort_values("front"))
     return (
@@ -435,9 +445,9 @@ def known_heads(table: pd.DataFrame) -> alt.Chart:
         .encode(
             x=alt.X("positional:Q", title="Positional score").scale(domain=[0, 1]),
             y=alt.Y("symbolic:Q", title="Symbolic score").scale(domain=[0, 1]),
-            color=alt.Color("known:N", title=None).scale(domain=list(KNOWN_COLORS), range=list(KNOWN_COLORS.values())),
+            color=alt.Color("known:N", title=None).scale(domain=list(KNOWN_HEADS), range=list(KNOWN_HEADS.values())),
             shape=alt.Shape("known:N", title=None).scale(
-                domain=list(KNOWN_COLORS), range=["square", "diamond", "circle"]
+                domain=list(KNOWN_HEADS), range=["square", "diamond", "circle"]
             ),
             size=alt.condition("datum.front", alt.value(110), alt.value(30)),
             opacity=alt.condition("datum.front", alt.value(0.95), alt.value(0.35)),
