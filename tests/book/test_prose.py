@@ -38,8 +38,16 @@ def argument(notebook) -> str:
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_chapters_are_named_by_links(chapter):
-    """The number of a file is not the number that a reader sees."""
+    """A link is right when a chapter gets another number, and a number in the text is not."""
     assert not re.search(r"\bchapters? \d", chapter.read_text(encoding="utf-8"), re.IGNORECASE)
+
+
+def test_errata_are_of_versions_and_pages_that_there_are():
+    text = (ROOT / "errata.md").read_text(encoding="utf-8")
+    released = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    corrected = re.findall(r"^## Corrected in (\S+)$", text, re.MULTILINE)
+    assert corrected and set(corrected) <= set(released[:-1]), "the first version corrects nothing"
+    assert all((ROOT / f"{page}.md").exists() for page in re.findall(r"\{doc\}`(?:.*<)?([^`>]+)>?`", text))
 
 
 def test_the_argument_is_read_in_one_sitting(site):
