@@ -1,4 +1,4 @@
-"""What a claim is, of which kind, the five verdicts, and the numbers with intervals that a verdict rests on."""
+"""Claims, their kinds, the five verdicts, and the numbers with intervals that a verdict rests on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ VERDICTS = ("holds", "holds in part", "not shown", "does not hold", "not testabl
 HOLDS, IN_PART, NOT_SHOWN, FAILS, UNTESTABLE = VERDICTS
 OWN = "own"  # in place of a paper: it claims nothing there, we ask whether its finding carries over
 KINDS = {
-    "replication": "an experiment of the paper, done again",
-    "theorem": "a statement of the paper, and a search for its counterexample",
-    "own code": "a check of this book's code, which no correct code can fail",
+    "replication": "an experiment of the paper, repeated",
+    "theorem": "a statement of the paper, searched for a counterexample",
+    "own code": "a check of this book's code that correct code cannot fail",
     "re-reading": "a sentence of the paper, read against its own printed table",
     "own question": "a question that the papers do not ask",
 }
@@ -23,14 +23,14 @@ REPLICATION, THEOREM, OWN_CODE, REREADING, OWN_QUESTION = KINDS
 COUNTED = (REPLICATION, THEOREM)  # the kinds that speak for or against a paper
 INTERVALS = {
     "none": "no interval",
-    "extent": "no interval; it says how much was looked at",
-    "95 % interval": "of a share by Wilson, else the criterion says by which method",
-    "range over seeds": "the least and the greatest value over models that differ in their seed",
-    "range over heads and seeds": "the least and the greatest value over all heads of all models",
-    "range over angles": "the least and the greatest value over angles",
-    "exact": "no interval; every case was looked at, none was drawn",
+    "extent": "no interval; the number of cases examined",
+    "95 % interval": "Wilson's for a share; otherwise the criterion names the method",
+    "range over seeds": "the smallest and largest value over models that differ in their seed",
+    "range over heads and seeds": "the smallest and largest value over all heads of all models",
+    "range over angles": "the smallest and largest value over angles",
+    "exact": "no interval; every case was examined, none was sampled",
 }
-MOST = "in part if in most, the 95 % interval of their share above one half; not shown if it is not"
+MOST = "in part if in most, with the 95 % interval of their share above one half; not shown if that interval is not"
 MOST_BEFORE = "any majority held in part, whatever its interval"
 NO_INTERVAL, EXTENT, CONFIDENCE, SEED_RANGE, HEAD_RANGE, ANGLE_RANGE, EXACT = INTERVALS
 

@@ -260,7 +260,7 @@ CLAIMS = (
     claim(
         "canonical-tension",
         "canonical tasks",
-        "No one angle serves both Index and Retrieval.",
+        "No single angle learns both Index and Retrieval.",
         "none",
         f"{IS_LEARNT}. Holds if some angle learns each and none both; in part if at most one in eight learns both",
         tension,
@@ -298,7 +298,7 @@ CLAIMS = (
     claim(
         "canonical-index-u",
         "Theorem 7 and canonical tasks",
-        "With too low a frequency, Index accuracy is U-shaped over the answer's place.",
+        "With too low a frequency, Index accuracy is U-shaped over the answer's position.",
         "U",
         MISMATCHED,
         shape(INDEX, "U"),
@@ -307,7 +307,7 @@ CLAIMS = (
     claim(
         "canonical-retrieval-inverse-u",
         "Theorem 7 and canonical tasks",
-        "With a frequency that is not low enough, Retrieval accuracy is inverse-U-shaped over the answer's place.",
+        "With a frequency that is not low enough, Retrieval accuracy is inverse-U-shaped over the answer's position.",
         "inverse U",
         MISMATCHED,
         shape(RETRIEVAL, "inverse U"),

@@ -28,10 +28,10 @@ GAMMA = 0.1
 LEVEL = 0.9
 TASKS = ("number", "letter", "mixed")
 IN_WORDS = {
-    "heads": "With several heads a layer",
+    "heads": "With several heads per layer",
     "layers": "With fewer layers",
     "llama": "With Llama's blocks in place of GPT-J's",
-    "every-place": "With the loss on every place that has an answer",
+    "every-place": "With the loss on every position that has an answer",
     "shares": "With few short paths among the training sequences",
 }
 
@@ -143,10 +143,10 @@ CLAIMS: tuple[Claim, ...] = (
             f"{words}, learning still ends in pure heads: of both kinds on the number task, symbolic alone on the "
             "letter task.",
             NOT_STUDIED,
-            f"{LEARNS}. Holds if that is so in every model that learns its task; in part if on each task in most of "
-            "them, the 95 % interval of their share above one half; not shown if one of these intervals is not; does "
-            "not hold if on one task it is so in half of the models that learn it or fewer, whether the other task is "
-            "learnt or not; otherwise not testable if no model learns one of the tasks",
+            f"{LEARNS}. Holds if every model that learns its task ends so; in part if on each task most of them do, "
+            "with the 95 % interval of their share above one half; not shown if one of these intervals is not; does "
+            "not hold if on one task half of the models that learn it or fewer end so, whether or not the other task "
+            "is learnt; otherwise not testable if no model learns one of the tasks",
             pure_as_expected(setting),
             CONFIDENCE,
             changed="most models of one task were enough to hold in part, though those of the other failed; and it was "
@@ -160,8 +160,8 @@ CLAIMS: tuple[Claim, ...] = (
         SECTION,
         "A model whose task needs hops of both kinds ends with pure heads of both kinds.",
         NOT_STUDIED,
-        f"{LEARNS}. Holds if that is so in every model that learns the mixed task; in part if in most of them, the "
-        "95 % interval of their share above one half, not shown if it is not; not testable if none does",
+        f"{LEARNS}. Holds if every model that learns the mixed task ends so; in part if most of them do, with the 95 "
+        "% interval of their share above one half; not shown if that interval is not; not testable if none learns it",
         pure_as_expected("mixed"),
         CONFIDENCE,
         changed=MOST_BEFORE,
@@ -169,7 +169,7 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         "general-positional-first",
         SECTION,
-        "Where a model has heads of both kinds, the positional ones come in earlier layers.",
+        "Where a model has heads of both kinds, the positional ones are in earlier layers.",
         NOT_STUDIED,
         f"{LEARNS}. Models that learn the number or the mixed task and have pure heads of both kinds. Holds if the "
         f"mean layer of the positional ones is below that of the symbolic ones in all of them; {MOST}",
@@ -180,12 +180,12 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         "general-success",
         SECTION,
-        "Pure heads come with learning.",
+        "Pure heads appear when the task is learnt.",
         NOT_STUDIED,
         f"{LEARNS}. A task is learnt between the last evaluation before accuracy first reached {percent(BEFORE)} and "
         f"the first at {percent(LEARNT)}. The null is a drift: the share of pure heads rises from the first evaluation "
-        "to the last at a constant pace. Holds if in every model that learns the share rises more meanwhile than the "
-        f"drift does; {MOST}",
+        "to the last at a constant pace. Holds if in every model that learns, the share rises more during that time "
+        "than the drift does; {MOST}",
         with_success,
         CONFIDENCE,
         changed="more pure heads at the end than before the task was learnt were enough, which any drift gives; "

@@ -283,8 +283,8 @@ def forecast_claims(task: str) -> tuple[Claim, Claim]:
         own(
             f"forecast-{task}",
             AFTER,
-            f"From inputs of 17 tokens the forecast tells the length at which {task} models fail, neither too short "
-            "nor too long.",
+            f"From inputs of 17 tokens, the forecast predicts the length at which {task} models fail, neither too "
+            "short nor too long.",
             NOT_STUDIED,
             f"models at the main learning rate; the lengths where accuracy first falls below {levels}, forecast over "
             "measured, of models that fall. Every level that at least half of the models reach counts. Holds if the "
@@ -295,7 +295,7 @@ def forecast_claims(task: str) -> tuple[Claim, Claim]:
         own(
             f"forecast-or-one-number-{task}",
             AFTER,
-            f"For a single {task} model the forecast errs less than one number for all of them does.",
+            f"For a single {task} model, the forecast errs less than one number used for all models.",
             NOT_STUDIED,
             "the second half of the seeds at the main learning rate; one number is the median of the first half. At "
             f"each of the levels {levels} below which at least {HELD_OUT} held-out models fall: mean difference of the "
@@ -334,12 +334,12 @@ CLAIMS = (
     claim(
         "discrepancy-of-trained-heads",
         "Theorem 3.2, Fig. 5",
-        "With length, the discrepancy of the heads that compute Index shrinks, that of the heads that compute "
-        "Retrieval much less.",
+        "As inputs grow, the discrepancy of heads that compute Index shrinks; that of heads that compute Retrieval "
+        "shrinks much less.",
         "faster on the number task",
-        "heads of trained models that look at one step of the path at training length; the right key's logit less the "
-        "best other one, a seed's median over sequences, heads and hops, at the longest length as a share of that at "
-        f"training length. Holds if the share is lower on the number task in every seed; {MOST}",
+        "heads of trained models that look at one step of the path at training length; the right key's logit minus "
+        "the best other one (a seed's median over sequences, heads and hops) at the longest length, as a share of "
+        "that at training length. Holds if the share is lower on the number task in every seed; {MOST}",
         leads_fall,
         SEED_RANGE,
         changed=MOST_BEFORE,
@@ -349,7 +349,7 @@ CLAIMS = (
     own(
         "letter-best-checkpoint",
         AFTER,
-        "On the letter task the checkpoint that is best on validation goes further than the last one.",
+        "On the letter task, the checkpoint that is best on validation is more accurate at length than the last one.",
         NOT_STUDIED,
         "accuracy of the same seed's best and last weights, their mean over all lengths above 17; p by changing the "
         "signs of the seeds' differences, two-sided. Holds if the best one is higher with p < 0.05, does not hold if "
@@ -360,18 +360,18 @@ CLAIMS = (
     own(
         "repair-sharper-logits",
         AFTER,
-        "On the letter task, logits that grow with the logarithm of the length repair accuracy far out.",
+        "On the letter task, scaling logits with the logarithm of the length repairs accuracy at great lengths.",
         NOT_STUDIED,
         "all heads, at the longest length that repairs were tried at, each seed against itself. Holds if every seed "
-        f"gains and the median gains at least {GAIN:g}; in part if most gain, the 95 % interval of their share above "
-        "one half; not shown if it is not",
+        f"gains and the median gains at least {GAIN:g}; in part if most gain, with the 95 % interval of their share "
+        "above one half; not shown if that interval is not",
         sharper_logits,
         SEED_RANGE,
     ),
     own(
         "repair-no-rotation",
         AFTER,
-        "The letter task's symbolic heads can do without rotation at training length, but not far out.",
+        "The letter task's symbolic heads can do without rotation at training length, but not at great lengths.",
         NOT_STUDIED,
         f"each seed against itself. Holds if at training length no seed loses more than {SPARED:g} without the "
         "rotation of its symbolic heads, and at the longest length every seed loses; in part if there most lose, the "
@@ -382,7 +382,7 @@ CLAIMS = (
     own(
         "repair-no-angles",
         AFTER,
-        "On the number task no change of angles brings accuracy back far out.",
+        "On the number task, no change of angles restores accuracy at great lengths.",
         NOT_STUDIED,
         "every repair but that of sharper logits, of all heads, the symbolic or the others, at the longest length. "
         f"Holds if the best of them by its median gains less than {GAIN:g} in every seed; in part if the median does",

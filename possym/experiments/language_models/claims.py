@@ -267,9 +267,9 @@ def same_at_other_sizes(study: Study) -> Measurement:
 
 
 claim = claims_in(OWN, CHAPTER, STUDY)
-BY_STUDENT = "95 % interval over seeds by Student"
+BY_STUDENT = "95 % interval over seeds (Student's t)"
 THREE = f"not testable with fewer than {FEWEST} seeds"
-DECIDED = f"holds if the whole {BY_STUDENT} is on the stated side, not shown if it holds both directions; {THREE}"
+DECIDED = f"holds if the whole {BY_STUDENT} is on the stated side, not shown if it contains both directions; {THREE}"
 
 CLAIMS = (
     claim(
@@ -287,7 +287,7 @@ CLAIMS = (
     claim(
         "born-positional-first",
         "question",
-        "Positional heads come before symbolic ones.",
+        "Positional heads appear before symbolic ones.",
         "not studied",
         "the update from which at least one clearly positional, or symbolic, head is always there. Holds if positional "
         f"heads are strictly first in 7 of 8 seeds, in part if in most; {THREE}",
@@ -297,9 +297,10 @@ CLAIMS = (
     claim(
         "born-with-induction",
         "question",
-        "Symbolic heads come with the induction heads.",
+        "Symbolic heads appear together with the induction heads.",
         "not studied",
-        f"an induction head puts {summaries.JOB} of its attention, on repeated random tokens, after the first saying. "
+        f"an induction head puts {summaries.JOB} of its attention, on repeated random tokens, after the first "
+        "occurrence. "
         f"Holds if both onsets are at most one evaluation apart in 6 of 8 seeds, in part if in most; {THREE}",
         symbolic_with_induction,
         SEED_RANGE,
@@ -312,7 +313,7 @@ CLAIMS = (
         f"a previous-token head puts {summaries.JOB} of its attention on the token before, on other windows than those "
         "scored. AUC over all heads of RoPE models, models and layers resampled. Holds if the interval is "
         "above 0.75, in "
-        f"part if above 0.5, not shown if it holds 0.5; {THREE}",
+        f"part if above 0.5, not shown if it contains 0.5; {THREE}",
         lambda study: job_score(study, "previous_token", "positional"),
         CONFIDENCE,
     ),
@@ -341,7 +342,7 @@ CLAIMS = (
         "after 2511.11579, section 4",
         "Early layers are more positional than late ones.",
         "median 0.83 in early layers, 0.56 in late ones (gemma-2-2b-it)",
-        f"median over heads of positional − symbolic, first half of the layers less second, per seed; {DECIDED}",
+        f"median over heads of positional − symbolic, first half of the layers minus second, per seed; {DECIDED}",
         early_positional,
         CONFIDENCE,
     ),
@@ -368,37 +369,37 @@ CLAIMS = (
     claim(
         "born-slow-still",
         "question",
-        "With the slow half of the planes still, more heads become symbolic.",
+        "With the slow half of the planes stopped, more heads become symbolic.",
         "not studied",
-        f"clearly symbolic heads, slow half still less RoPE, seed by seed; {DECIDED}",
+        f"clearly symbolic heads, slow half stopped minus RoPE, seed by seed; {DECIDED}",
         lambda study: kind_by_encoding(study, "symbolic", "slow_half_still", "rope"),
         CONFIDENCE,
     ),
     claim(
         "born-fast-still",
         "question",
-        "With the fast half of the planes still, fewer heads become positional.",
+        "With the fast half of the planes stopped, fewer heads become positional.",
         "not studied",
-        f"clearly positional heads, RoPE less fast half still, seed by seed; {DECIDED}",
+        f"clearly positional heads, RoPE minus fast half stopped, seed by seed; {DECIDED}",
         lambda study: kind_by_encoding(study, "positional", "rope", "fast_half_still"),
         CONFIDENCE,
     ),
     claim(
         "born-length-encoding",
         "after 2410.06205",
-        "With the slow half of the planes still, a model loses less beyond its trained length.",
+        "With the slow half of the planes stopped, a model loses less beyond its trained length.",
         "not studied at this size",
-        f"held-out loss from 4 to 8 times the trained length, slow half still less RoPE, seed by seed; {DECIDED}",
+        f"held-out loss from 4 to 8 times the trained length, slow half stopped minus RoPE, seed by seed; {DECIDED}",
         lambda study: far_by_encoding(study, "slow_half_still", "rope"),
         CONFIDENCE,
     ),
     claim(
         "born-length-planes",
         "question",
-        "Beyond the trained length, stopping the slowest quarter of the planes of a trained model costs less than not "
-        "stopping any.",
+        "Beyond the trained length, stopping the slowest quarter of the planes of a trained model costs less than "
+        "stopping none.",
         "not studied",
-        f"held-out loss from 4 to 8 times the trained length, slow still less none, seed by seed; {DECIDED}",
+        f"held-out loss from 4 to 8 times the trained length, slow quarter stopped minus none, seed by seed; {DECIDED}",
         lambda study: far_by_edit(study, "slow still", "none"),
         CONFIDENCE,
     ),
@@ -410,7 +411,7 @@ CLAIMS = (
         "symbolic quarter.",
         "not studied",
         "windows of the trained length and the first token; held-out loss from 4 to 8 times that length, positional "
-        f"less symbolic windowed, seed by seed; {DECIDED}",
+        "minus symbolic windowed, seed by seed; {DECIDED}",
         lambda study: far_by_edit(study, "positional windowed", "symbolic windowed"),
         CONFIDENCE,
     ),
@@ -419,7 +420,7 @@ CLAIMS = (
         "after 2511.11579, theorem 7",
         "With angles that are too slow, a planted pair is recalled worst in the middle of the window.",
         "U-shaped over the answer's position",
-        f"RoPE, base 10⁶; recall of outer thirds of distances less the middle third's, per seed; {DECIDED}",
+        f"RoPE, base 10⁶; recall of the outer thirds of distances minus that of the middle third, per seed; {DECIDED}",
         lost_in_the_middle,
         CONFIDENCE,
     ),

@@ -469,7 +469,8 @@ CLAIMS = (
     claim(
         "number-layer-0",
         "Fig. 2",
-        "On the number task layer 0 ends with scores of about 0.40 (positional) and 0.62 (symbolic) at the last place.",
+        "On the number task layer 0 ends with scores of about 0.40 (positional) and 0.62 (symbolic) at the last "
+        "position.",
         "≈ 0.40, ≈ 0.62",
         "holds if both lie within the range over seeds, widened by 0.1; in part if both means are within 0.2",
         layer_zero,
@@ -497,7 +498,7 @@ CLAIMS = (
             "rank correlation over seeds between the step since which validation accuracy is at least 99 % and the "
             "step since which half of the heads that end pure (γ = 0.1) have been so. Holds if its 95 % interval lies "
             "above 0 and it exceeds the 95 % quantile under shuffled seeds; in part if only the latter; not shown if "
-            "neither, but the interval holds 0",
+            "neither, but the interval contains 0",
             with_purity(task),
             CONFIDENCE,
             changed="it did not hold where it is now not shown",

@@ -80,7 +80,7 @@ CLAIMS = (
     claim(
         "forecast-ranks-elsewhere",
         f"after {papers()['P2']['arxiv']}, Fig. 5B",
-        "In other settings, too, the forecast ranks the models of one setting by how far they get.",
+        "In other settings, too, the forecast ranks the models of one setting by the length they reach.",
         "not studied",
         "models that have learnt their task and fall below 90 % at the lengths run, by setting and task with at least "
         "four of them; Spearman's rank correlation of forecast and measured length within each, and the mean of these. "

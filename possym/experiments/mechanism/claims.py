@@ -275,7 +275,7 @@ def table_claim(task: str) -> Claim:
         ", ".join(map(str, value)),
         "the paper does not say how its average is weighted, so four weightings are tried and the one that agrees in "
         f"most layers counts. A layer agrees if the paper's ID lies within the range over seeds, widened by {READING}. "
-        "One ID for all layers, the best of all, is the null: it has ranges as wide, and the weighting that suits it. "
+        "The null is one ID for all layers: the best one, with ranges as wide and the weighting that suits it. "
         "Holds if every layer agrees; in part if half of them do and more than under the null; not shown if half do, "
         "but no more than under the null",
         table_one(task),
@@ -290,10 +290,10 @@ CLAIMS = (
         "The number task is computed as Reflexive^(L−h)(Index^h): each of the first layers takes one hop by Index, the "
         "others leave their input alone.",
         "Index^h, then Reflexive",
-        "a layer's function is the power of Index that its states agree with best, at 80 % of the places on paths or "
-        f"more. Holds if in every seed layers 0 to {HOPS - 1} are Index and all others Reflexive; in part if in most "
-        "seeds, the 95 % interval of their share above one half, there is nothing but Index layers and, above them, "
-        "Reflexive ones; not shown if the interval is not",
+        "a layer's function is the power of Index that its states agree with best, at 80 % of the positions on paths "
+        "or more. Holds if in every seed layers 0 to {HOPS - 1} are Index and all others Reflexive; in part if in "
+        "most seeds, with the 95 % interval of their share above one half, all layers are Index or, above those, "
+        "Reflexive; not shown if that interval is not",
         composition("number"),
         CONFIDENCE,
         changed=MOST_BEFORE,
@@ -305,8 +305,8 @@ CLAIMS = (
         "Retrieval, the others leave their input alone.",
         "Retrieval^h, then Reflexive",
         f"as for the number task. Holds if in every seed layers 0 to {HOPS - 1} are Retrieval and all others "
-        "Reflexive; in part if in most seeds, the 95 % interval of their share above one half, there is nothing but "
-        "Retrieval layers and, above them, Reflexive ones; not shown if the interval is not",
+        "Reflexive; in part if in most seeds, with the 95 % interval of their share above one half, all layers are "
+        "Retrieval or, above those, Reflexive; not shown if that interval is not",
         composition("letter"),
         CONFIDENCE,
         changed=MOST_BEFORE,
@@ -317,7 +317,7 @@ CLAIMS = (
         "A purely symbolic head cannot compute Index.",
         "none",
         "looks at trained heads whose layer is labelled Index or a power of it. Holds if none is purely symbolic at "
-        "the last place (γ = 0.1); in part if one in ten is; not testable if there is no such head",
+        "the last position (γ = 0.1); in part if one in ten is; not testable if there is no such head",
         impossible("number", -1),
         CONFIDENCE,
         changed=NO_HEADS,
@@ -327,8 +327,8 @@ CLAIMS = (
         "Remark 3.1",
         "A purely positional head cannot compute Retrieval.",
         "none",
-        "looks at trained heads whose layer is labelled Retrieval or a power of it. Holds if none is purely positional "
-        "at the last place (γ = 0.1); in part if one in ten is; not testable if there is no such head",
+        "looks at trained heads whose layer is labelled Retrieval or a power of it. Holds if none is purely "
+        "positional at the last position (γ = 0.1); in part if one in ten is; not testable if there is no such head",
         impossible("letter", 1),
         NO_INTERVAL,
         changed=NO_HEADS,
@@ -360,7 +360,7 @@ CLAIMS = (
         CAUSES,
         "No single layer is needed: whichever one is made to move nothing, the model answers as before.",
         NOT_STUDIED,
-        f"each layer in turn looks at nothing but its own place; it is needed if accuracy over all hop counts falls "
+        f"each layer in turn attends to its own position alone; it is needed if accuracy over all hop counts falls "
         f"below {NEEDED:.0%}. A model counts if none of its layers is; each task is judged by itself, and the worse "
         f"verdict is the claim's. Holds if every model counts; {MOST}",
         layers_needed,
@@ -371,11 +371,11 @@ CLAIMS = (
     own(
         "pointer-doubling",
         COMPOSITION,
-        "Layers take more than one hop each, on the number and on the letter task: a place fetches what another has "
-        "already fetched.",
+        "Layers take more than one hop each, on the number and on the letter task: a position fetches what another "
+        "has already fetched.",
         NOT_STUDIED,
-        f"the null is one hop a layer: after l layers at most l hops are behind. A model doubles if after some layer "
-        f"more are behind at least half of the {HOPS}-hop paths. Each task is judged by itself, and the worse verdict "
+        "the null is one hop per layer: after l layers at most l hops are done. A model doubles if after some layer "
+        f"more are done on at least half of the {HOPS}-hop paths. Each task is judged by itself, and the worse verdict "
         f"is the claim's. Holds if every model does; {MOST}",
         pointer_doubling,
         CONFIDENCE,
@@ -394,7 +394,7 @@ CLAIMS = (
     own(
         "rule-where-path-is-cut",
         SHORTCUT,
-        "Where the path is cut, models of the letter task answer what the shortcut names more often than chance does.",
+        "Where the path is cut, models of the letter task give the shortcut's answer more often than chance.",
         NOT_STUDIED,
         "on sequences whose path is cut and whose rule names another target than the rest of the path. Chance is the "
         f"mean share of the targets that neither names. Holds if the rule's target is above it in every seed; {MOST}",

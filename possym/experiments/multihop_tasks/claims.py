@@ -82,15 +82,15 @@ claim = claims_in("P2", CHAPTER, kind=OWN_CODE)
 
 
 BALANCE = (
-    "holds if the counts of hops, and within each hop class those of the answer's places and values, differ "
-    "by at most 1; "
+    "holds if the counts of hops, and within each hop count those of the answer's positions and values, differ by at "
+    "most 1; "
     "in part if by at most 5"
 )
 CLAIMS = (
     claim(
         "number-balanced",
         "appendix B.1",
-        "Number task: hop counts come in equal share; the answer's value and place are balanced within each hop class.",
+        "Number task: all hop counts are equally frequent; within each, the answer's value and position are balanced.",
         "balanced",
         BALANCE,
         lambda: balanced(drawn(NumberTask()), 120),
@@ -99,7 +99,7 @@ CLAIMS = (
     claim(
         "letter-balanced",
         "appendix B.2",
-        "Letter task: hop counts come in equal share; the answer's value and place are balanced within each hop class.",
+        "Letter task: all hop counts are equally frequent; within each, the answer's value and position are balanced.",
         "balanced",
         BALANCE,
         lambda: balanced(drawn(LetterTask()), 64),
@@ -118,7 +118,7 @@ CLAIMS = (
         "number-answer",
         "appendix F",
         "Number task: the basic function Index, applied h times to the whole sequence, "
-        "leaves the answer at the last place.",
+        "leaves the answer at the last position.",
         "Indexʰ",
         "holds if it does for every sequence; in part if for 99 %",
         lambda: number_answers(drawn(NumberTask())),

@@ -95,7 +95,7 @@ CLAIMS = (
     claim(
         id="prompts-numbers-fall",
         kind=REREADING,
-        statement="At 300 items hardly any number prompt is answered.",
+        statement="At 300 items hardly any number prompt is answered correctly.",
         paper_value="0.06, 0.04, 0.05",
         criterion="on the paper's own table: holds if every model's number accuracy at 300 is at most 0.1; in part if "
         "one model's is",
@@ -103,7 +103,7 @@ CLAIMS = (
     ),
     claim(
         id="prompts-letters-ahead-here",
-        statement="A language model asked here answers letter prompts better than number prompts.",
+        statement="A language model that we could run answers letter prompts better than number prompts.",
         paper_value="letters ahead",
         criterion="judged only on a model that passes the paper's screens (85 % of letters at 16, one item as answer). "
         "Holds if the 95 % intervals are apart at every length; in part if at half of them and never the other way",

@@ -274,20 +274,21 @@ BY_HAND = "not judged: give its hub id as this chapter's model, where its weight
 R, P = (published(f"P1.binding.{name}").value for name in ("correlation", "correlation_p"))
 EARLY, LATE = (published(f"P1.binding.median_positional_{half}").value for half in ("early", "late"))
 TESTED = (
-    "in the stated direction by two tests: its whole 95 % interval lies there, layers drawn as wholes, and p ≤ 0.05, "
-    "layers permuted as wholes; does not hold if the interval lies in the other direction; else not shown"
+    "in the stated direction by two tests: its whole 95 % interval lies there (whole layers resampled), and p ≤ 0.05 "
+    "(whole layers permuted); does not hold if the interval lies in the other direction; else not shown"
 )
 ONE_TEST = "it held in part if one of the two tests said so, whatever the interval held"
 LARGE = "over the quarter of {} planes with the largest logits, all heads"
 AREA = (
-    "the area under the curve of the lead on random tokens said twice, of the heads known on other such sequences "
-    "against all other heads; 95 % intervals from draws of whole layers. Holds if they lie above 0.5 in both forms of "
+    "the area under the curve of the lead on repeated random tokens, of the heads identified on other such sequences "
+    "against all other heads; 95 % intervals from resampling whole layers. Holds if they lie above 0.5 in both forms "
+    "of "
     "the score; in part if in one; not shown if both contain 0.5"
 )
 MATCHED = (
-    "the change of the attention that these heads are known by, on sequences other than those that they are known on, "
-    "against that without random sets of frequencies whose logits in these heads are as large, within 5 %. Holds if at "
-    "most 5 % of them, the band counted in, take as much; not shown if at most 95 %"
+    "the change, without the band, of the attention that defines these heads, on sequences other than those that "
+    "identified them; against the change without random sets of frequencies whose logits in these heads are as large, "
+    "within 5 %. Holds if at most 5 % of the sets, the band included, take as much; not shown if at most 95 % do"
 )
 CLAIMS = (
     claim(
@@ -389,11 +390,11 @@ CLAIMS = (
     ours(
         "real-temperature",
         "after 2511.11579, section 3, the temperature",
-        "At the absolute τ at hand, all swaps of statements weigh alike, and the correlation is another at a small τ.",
+        "At the absolute τ used here, all swaps of statements weigh alike; at a small τ, the correlation differs.",
         "not studied",
         "on the reference task, the effective number of swaps, mean over heads and prompts, and r over heads. Holds if "
-        f"at least 99 % of all swaps and r at the smallest τ differs by {MARGIN:g} or more; in part if r does and at "
-        "least half of all swaps. The 99 % were set when nearly all swaps were known to count, the "
+        f"at least 99 % of all swaps count and r at the smallest τ differs by {MARGIN:g} or more; in part if r does "
+        "and at least half of all swaps count. The 99 % were set when nearly all swaps were known to count, the "
         f"{MARGIN:g} when both r were known",
         temperature,
         changed="the swaps alone: 99 % of them, a threshold that was set when 2,015.9 of 2,016 was known. The second "
@@ -420,7 +421,7 @@ CLAIMS = (
     ours(
         "knob-induction",
         "after 2511.11579, section 5, frequencies",
-        "Induction heads need the frequencies that score symbolic, more than others with logits of that size.",
+        "Induction heads need the frequencies that score symbolic more than others with logits as large.",
         "not studied",
         MATCHED,
         needs_own_band("induction"),
@@ -428,7 +429,7 @@ CLAIMS = (
     ours(
         "knob-previous-token",
         "after 2511.11579, section 5, frequencies",
-        "Previous-token heads need the frequencies that score positional, more than others with logits of that size.",
+        "Previous-token heads need the frequencies that score positional more than others with logits as large.",
         "not studied",
         MATCHED,
         needs_own_band("previous_token"),

@@ -156,7 +156,7 @@ CLAIMS = (
         chapter=SCORING,
         study="scoring",
         interval_kind=EXTENT,
-        statement="With absolute weights a head's scores do not depend on what it attends to that never moves.",
+        statement="With absolute weights, a head's scores do not depend on its attention to keys that never move.",
         paper_value="not studied",
         criterion="holds if no known head's score moves by more than 0.01 as a sink grows, at τ = 1e-4 and at 0.1; "
         "in part at one of them",
@@ -172,8 +172,8 @@ CLAIMS = (
         interval_kind=EXTENT,
         statement="The library weighs swaps in the way that errs least on heads of known kind.",
         paper_value="not studied",
-        criterion="holds if the default is the weighting with the smallest largest error of those that withstand "
-        "sinks, the mean deciding within 0.01",
+        criterion="holds if, of the weightings that withstand sinks, the default has the smallest worst-case error, "
+            "the mean error deciding within 0.01",
         measure=chosen_weights,
     ),
 )

@@ -144,7 +144,7 @@ CLAIMS = (
         chapter=GEOMETRY,
         statement="Composed over layers, T_Index and T_Retrieval solve the two tasks for every hop count.",
         paper_value="all sequences",
-        criterion="holds if stacks with at least a layer a hop answer every drawn sequence",
+        criterion="holds if stacks with at least one layer per hop answer every drawn sequence",
         measure=composed,
         study="theory",
     ),

@@ -163,13 +163,13 @@ ANOTHER = "after 2511.11579, section 4"
 PAPERS_WAY = "binding, 64 pairs, statements as blocks, the papers' form"
 TESTED = (
     f"{PAPERS_WAY}. Holds if the difference of medians is in the stated direction by two tests: its whole 95 % "
-    "interval lies there, layers drawn as wholes, and p ≤ 0.05, layers permuted as wholes; does not hold if the "
+    "interval lies there (whole layers resampled), and p ≤ 0.05 (whole layers permuted); does not hold if the "
     "interval lies in the other direction; else not shown"
 )
 TOKENS = "binding, 64 pairs, tokens moved and the first held, scale-free form, mean lead (symbolic less positional)"
 AREA = (
-    "the area under the curve of the lead on random tokens said twice, of the ten heads that the definition "
-    "({}) names first, on other prompts, against all other heads; 95 % intervals from draws of whole layers. Holds if "
+    "the area under the curve of the lead on repeated random tokens, of the ten heads that the definition "
+    "({}) ranks first on other prompts, against all other heads; 95 % intervals from resampling whole layers. Holds if "
     "they lie above 0.5 in both models; in part if in one and not below in the other; not shown if both contain 0.5"
 )
 
@@ -224,11 +224,11 @@ CLAIMS = (
     ours(
         "gemma-full-symbolic",
         "question",
-        "In Gemma 3 270M, the layers that attend in full lean more symbolic than those with a window, on prompts that "
-        "fit into the window.",
+        "In Gemma 3 270M, layers with full attention are more symbolic than layers with a sliding window, on prompts "
+        "that fit into the window.",
         "not studied",
-        f"{TOKENS} of full layers less that of sliding ones. Exact test: p is the share of all ways to call as many "
-        "layers full that give as large a gap, in either direction. Holds if p ≤ 0.05 and full layers lead, by "
+        f"{TOKENS} of full layers less that of sliding ones. Exact test: p is the share of all choices of as many "
+        "layers that give as large a gap, in either direction. Holds if p ≤ 0.05 and full layers lead, by "
         "statements as blocks too; in part if by tokens alone; not shown if p > 0.05; else does not hold",
         full_symbolic,
         CONFIDENCE,
@@ -236,7 +236,8 @@ CLAIMS = (
     ours(
         "gemma-base-makes-it",
         "question",
-        "It is their base of 10⁶ that makes them so: with the two bases swapped, the difference is gone.",
+        "The full layers of Gemma 3 270M are more symbolic because of their base of 10⁶: with the two bases swapped, "
+        "the difference is gone.",
         "not studied",
         f"{TOKENS}: the gap between full and sliding layers with their own bases less that with swapped ones, in the "
         "trained model, nothing trained again. Holds if its 95 % interval, layers drawn as wholes within each kind, "
@@ -254,10 +255,10 @@ CLAIMS = (
     ours(
         "atlas-same-retrieval",
         "question",
-        "Retrieval heads that copy a needle and those that a question attends to it with are the same heads, in both "
-        "models.",
+        "The heads that copy a needle (retrieval) and those through which a question attends to it (query-focused "
+        "retrieval) are the same, in both models.",
         "not studied",
-        "of the ten heads that each definition names first. Holds if at least half are in common in both models; in "
+        "of the ten heads that each definition ranks first. Holds if at least half are in common in both models; in "
         "part if more are than by chance, p ≤ 0.05 by the hypergeometric distribution, in both; else does not hold",
         same_retrieval_heads,
     ),
