@@ -17,7 +17,7 @@ WIDEST = 2**20  # dimensions of a head; beyond any model's, and still cheap to l
 
 
 def frequencies(dim: int, base: float = 10000.0) -> Tensor:
-    """Return the angles of all RoPE planes of a head, in radians a position, fastest first.
+    """Return the angles of all RoPE planes of a head, in radians per position, fastest first.
 
     ``frequencies(dim)[k - 1]`` is g_k = base^(−2(k−1)/dim), the angle of frequency ID k.
 
@@ -53,7 +53,7 @@ def rotate(x: Tensor, positions: Tensor | float, frequencies: Tensor, layout: st
     Args:
         x: (..., D) vectors before rotation.
         positions: a number, or a tensor that broadcasts against the leading shape of ``x``.
-        frequencies: (F,) angles in radians a position, 2F ≤ D. The first 2F dimensions rotate, the rest
+        frequencies: (F,) angles in radians per position, 2F ≤ D. The first 2F dimensions rotate, the rest
             stay as they are.
         layout: ``"interleaved"`` pairs dimensions 2k and 2k+1 (GPT-J), ``"half"`` pairs k and k+F (Llama).
 
@@ -168,7 +168,7 @@ def check_planes(dim: int, frequencies: Tensor, layout: str) -> None:
         shape = tuple(frequencies.shape) if isinstance(frequencies, Tensor) else type(frequencies).__name__
         raise InputError(f"frequencies: got {shape}, expected a tensor of shape (F,), one angle a plane")
     if not as_float(frequencies, "frequencies").isfinite().all():
-        raise InputError("frequencies: angles are finite real numbers, in radians a position")
+        raise InputError("frequencies: angles are finite real numbers, in radians per position")
     if 2 * len(frequencies) > dim:
         raise InputError(
             f"{len(frequencies)} frequencies turn {2 * len(frequencies)} dimensions, but the vectors have {dim}: "

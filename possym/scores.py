@@ -67,7 +67,7 @@ def relocated_logits(
         keys: (..., T, D) contents of the keys before rotation; leading dimensions broadcast with the query's.
         query_position: the query's position, a number.
         positions: (T,) the keys' positions.
-        frequencies: (F,) angles in radians a position; the dimensions past the first 2F do not rotate.
+        frequencies: (F,) angles in radians per position; the dimensions past the first 2F do not rotate.
         layout: ``"interleaved"`` or ``"half"``, see `possym.rope`.
         scale: factor of every logit; None means 1/√D, for planes too, so that they add up to the head's.
         per_plane: return each plane's share instead of the sum; unrotated dimensions are left out.

@@ -38,7 +38,7 @@ def rope_audit(model: nn.Module, *, length: int | None = None) -> pd.DataFrame:
             length, from 64 to 1,025. What starts beyond it is neither seen nor called a difference.
 
     Returns:
-        One row a layer: ``layer``, ``attention`` (False for layers that mix tokens otherwise), ``differs`` (names of
+        One row per layer: ``layer``, ``attention`` (False for layers that mix tokens otherwise), ``differs`` (names of
         what differs, comma-separated; empty where all agrees), ``layout`` (``"half"`` or ``"interleaved"``, which
         configurations do not tell), and in pairs of columns, measured and claimed (``…_claimed``):
 
@@ -47,7 +47,7 @@ def rope_audit(model: nn.Module, *, length: int | None = None) -> pd.DataFrame:
         - ``base``: the base whose powers the angles are, missing where they are no powers of one number;
         - ``scaling``: ``"default"``, ``"linear"``, the claimed type where all angles are those of the claim, or
           ``"unknown"``;
-        - ``slowest``: angle of the slowest rotating plane, radians a position;
+        - ``slowest``: angle of the slowest rotating plane, radians per position;
         - ``attention_factor``: by how much rotation lengthens queries and keys (YaRN, LongRoPE);
         - ``window``: the most keys that any query reads, missing where the whole pass is read.
 
@@ -149,7 +149,7 @@ def alike(angles: Tensor, expected: Tensor, error: float = 0.0) -> bool:
 
 
 def table_error(dtype: torch.dtype, length: int) -> float:
-    """Return by how much an angle read off tables of a dtype may be wrong, in radians a position."""
+    """Return by how much an angle read off tables of a dtype may be wrong, in radians per position."""
     return 4 * torch.finfo(dtype).eps / (length - 1)
 
 

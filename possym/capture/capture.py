@@ -32,7 +32,7 @@ class Capture:
     Attributes:
         layers: what was found out about each attention layer, by number.
         prompts_at_once: how many prompts `run` takes in one batch; None is any number.
-        coverage: DataFrame with one row a layer of the model: attention, planes, method, self_check, window, ….
+        coverage: DataFrame with one row per layer of the model: attention, planes, method, self_check, window, ….
 
     Raises:
         UnsupportedModelError: not a transformers model, not causal, or nothing that rotates.

@@ -69,7 +69,7 @@ class LayerInputs:
         query: (B, H, D) the query after rotation, gains included, in the order of `RopeLayout`.
         keys: (B, G, T, D) key contents before rotation, in the same order; H is a multiple of G.
         cos, sin: (T, F) tables as the model used them, fastest plane first; F = 0 where the layer does not rotate.
-        angles: (F,) radians a position, read off the tables, to their precision.
+        angles: (F,) radians per position, read off the tables, to their precision.
         query_position: position of the query.
         moved: (N,) positions of the keys that the query sees before itself, less those that are held.
         scale: factor of the logits.

@@ -106,7 +106,7 @@ def probe_layer(call: AttentionCall, layers: dict[int, Layer], model_name: str) 
 
 
 def check_length(call: AttentionCall, tokens: int, model_name: str) -> None:
-    """Raise an UnsupportedModelError if a layer attends from more, or fewer, places than the model was given tokens."""
+    """Raise an UnsupportedModelError if a layer attends from more, or fewer, positions than there are tokens."""
     count = call.query.shape[2]
     if count != tokens:
         raise UnsupportedModelError(
@@ -218,7 +218,7 @@ def fingerprint(modules: list[nn.Module]) -> tuple:
 
 
 def coverage(layers: list[Layer | None]) -> pd.DataFrame:
-    """Return one row a layer: what it is, how its rotation was read, and how far the self-check was off."""
+    """Return one row per layer: what it is, how its rotation was read, and how far the self-check was off."""
     rows = [
         dict(layer=number, attention=False, rotates=False, planes=0, method="none")
         if found is None

@@ -124,7 +124,7 @@ def unrotate(x: Tensor, tables: tuple[Tensor, Tensor], layout: RopeLayout, weigh
 
 
 def table_angles(cos: Tensor, sin: Tensor) -> Tensor:
-    """Return the angle of each plane (F,) in radians a position, signed, from tables (T, F) of positions 0, 1, 2, …."""
+    """Return each plane's signed angle (F,), in radians per position, from tables (T, F) of positions 0, 1, 2, …."""
     turns = torch.complex(cos.double(), sin.double())
     if len(turns) < 2:
         return cos.new_zeros(cos.shape[-1])

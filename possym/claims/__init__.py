@@ -66,7 +66,7 @@ ORIGIN = ("experiment", "config_hash", "device", "seconds", "commit")
 
 
 def ledger(chapter: str | None = None, studies: Mapping[str, Study] | None = None) -> pd.DataFrame:
-    """Return the ledger, one row a claim, indexed by the claim's id.
+    """Return the ledger, one row per claim, indexed by the claim's id.
 
     Args:
         chapter: a chapter's file name without ending, such as ``"07-learning-dynamics"``; None for all whose

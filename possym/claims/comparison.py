@@ -68,12 +68,12 @@ class Comparison:
     """What became of every claim, every result and every table between two folders of results.
 
     Attributes:
-        claims: one row a claim that a study measures: id, study, change (a key of `MOVED` or `STILL`), before, now,
+        claims: one row per claim that a study measures: id, study, change (a key of `MOVED` or `STILL`), before, now,
             verdict_before, verdict_now; before and now say what is wrong where there is no measurement.
-        studies: one row a result of either folder: study, result, change, before and now (who made it), settings
+        studies: one row per result of either folder: study, result, change, before and now (who made it), settings
             (those that differ).
-        tables: one row a table, or all arrays, of the results in both: study, result, table, rows, column (the one that
-            differs most for its size), largest (its largest absolute difference), relative (that over the column's
+        tables: one row per table, or all arrays, of the results in both: study, result, table, rows, column (the one
+            that differs most for its size), largest (its largest absolute difference), relative (that over the column's
             largest absolute value before).
         old, new: where the results came from, in words.
     """

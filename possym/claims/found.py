@@ -106,7 +106,7 @@ def angles(study: Study) -> Finding:
         all_learnt += len(means)
         fixed = canonical.by_angle(accuracy, **(wanted | {"piece": "fixed-maps"}))
         turning = fixed[fixed["first_id"] > 0]
-        curves.append(turning.assign(task={"index": "count places", "retrieval": "find contents"}[task]))
+        curves.append(turning.assign(task={"index": "count positions", "retrieval": "find contents"}[task]))
     table = pd.concat(curves)[["task", "first_id", "mean"]]
     lines = alt.Chart(table).mark_line(strokeWidth=2.5).encode(
         x=alt.X("first_id:Q", title="fast ← frequency ID → slow").scale(nice=False).axis(values=[]),
@@ -116,10 +116,10 @@ def angles(study: Study) -> Finding:
     return Finding(
         "Fast planes count, slow ones find",
         f"{right} of {all_learnt}",
-        "angles at which a head learns its task make the predicted kind: positional to count, symbolic to find.",
+        "angles that learn their task make a head of the predicted kind: positional to count, symbolic to find.",
         "chapters/05-canonical-tasks.md#figure-accuracy-by-angle",
         lines,
-        "Accuracy by frequency: counting places works at fast frequencies, finding contents at slow ones.",
+        "Accuracy by frequency: counting positions works at fast frequencies, finding contents at slow ones.",
     )
 
 
@@ -199,7 +199,7 @@ def language_model(study: Study) -> Finding:
     return Finding(
         "A language model has both kinds",
         f"{area['previous-token']:.2f} and {area['induction']:.2f}",
-        "is how often a previous-token head is more positional, an induction head more symbolic, than others.",
+        "is how often a previous-token head is more positional, an induction head more symbolic, than another head.",
         "chapters/13-profiling-real-models.md#figure-known-heads",
         dots,
         "Heads of a language model by both scores: previous-token heads lie low right, induction heads high left.",

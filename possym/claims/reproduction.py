@@ -56,7 +56,7 @@ def whole_build() -> tuple[dict[str, Any], pd.DataFrame]:
 
     Returns:
         Facts (command, device, how many devices and cores, date, commit, torch, seconds from start to end), and a
-        DataFrame with one row a job: kind (study, chapter, page, site), name, seconds, gigabytes (of memory).
+        DataFrame with one row per job: kind (study, chapter, page, site), name, seconds, gigabytes (of memory).
 
     >>> facts, jobs = whole_build()
     >>> facts["command"], jobs["kind"].unique().tolist()
@@ -80,8 +80,8 @@ def rescored(
         seed: of the new sequences.
 
     Returns:
-        DataFrame, one row a layer and score: layer, score, stored, again, apart (their distance in standard errors, of
-        both means together, from the stored standard deviation over sequences; scores that do not vary are taken to
+        DataFrame, one row per layer and score: layer, score, stored, again, apart (their distance in standard errors,
+        of both means together, from the stored standard deviation over sequences; scores that do not vary are taken to
         be known to 0.001).
 
     Raises:

@@ -226,10 +226,10 @@ def profile_seconds(shape: Shape, tokens: int, measured: dict[str, float] | None
 
 
 def training_operations(config: GPTJConfig, batch: int, tokens: int) -> int:
-    """Return the operations of one update of one member that learns the last place's answer.
+    """Return the operations of one update of one member that learns the last position's answer.
 
     Forward, in every layer but the last 2·B·T·(12C² at an inner width of 4C) and 4·B·T²·C; the last layer makes keys
-    and values of all places and the rest of one. Backward twice that, and the embedding's gradient, 2·V·B·T·C.
+    and values of all positions and the rest of one. Backward twice that, and the embedding's gradient, 2·V·B·T·C.
     Clipping and AdamW are left out.
 
     >>> f"{training_operations(GPTJConfig(vocabulary_size=136), 64, 17):.3e}"

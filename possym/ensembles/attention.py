@@ -3,7 +3,7 @@
 `causal_attention` says what is computed; `attention_of_block` takes a kernel for it where one runs
 (`possym.ensembles.fused`), or a function that stands in its place, such as `Watch`.
 
-Sizes: E members, B sequences, T places, Q of them ask, C width, H heads, D = C/H head width.
+Sizes: E members, B sequences, T positions, Q of them ask, C width, H heads, D = C/H head width.
 """
 
 import math
@@ -16,12 +16,12 @@ from torch import Tensor
 from possym.ensembles import dropout, fused
 from possym.rope import rotate_by
 
-EXPLICIT = 128  # places up to which attention weights are held as a whole
+EXPLICIT = 128  # positions up to which attention weights are held as a whole
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class Watch:
-    """As ``attend``, keep each layer's queries of the last place and keys before rotation, and attend as usual."""
+    """As ``attend``, keep each layer's queries of the last position and keys before rotation, and attend as usual."""
 
     def __init__(self, frequencies: Tensor, layout: str):
         """Start with no layers."""
@@ -34,7 +34,7 @@ class Watch:
         self.keys.append(key.transpose(2, 3))
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Keep contents, and return what places mix."""
+        """Keep contents, and return what positions mix."""
         self.keep(query, key)
         return causal_attention(query, key, value, frequencies=self.frequencies, layout=self.layout)
 
@@ -51,17 +51,18 @@ def attention_of_block(
     attend: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
     precision: str | None,
 ) -> Tensor:
-    """Return what the places that ask mix, (E, B, Q, C), from products of a block's weights.
+    """Return what the positions that ask mix, (E, B, Q, C), from products of a block's weights.
 
     Args:
-        joint: (E, B, T, 2C) keys and values before rotation; where all places ask, (E, B, T, 3C), queries behind them.
-        query: (E, B, Q, C) of the last Q places.
+        joint: (E, B, T, 2C) keys and values before rotation; where all positions ask, (E, B, T, 3C), queries behind
+            them.
+        query: (E, B, Q, C) of the last Q positions.
         angles: (F,) float64 of the RoPE planes.
         heads: H.
         layout: how planes pair dimensions, see `possym.rope.rotate`.
         dropped: probability of dropping a weight; ``keys`` (E, 2) are this layer's, None where it is 0.
         attend: in place of `causal_attention`.
-        precision: of the kernel where all places ask, see `possym.ensembles.fused.precision`; None is no kernel.
+        precision: of the kernel where all positions ask, see `possym.ensembles.fused.precision`; None is no kernel.
     """
     (E, B, T, _), (Q, C) = joint.shape, query.shape[2:]
     if precision and attend is None and Q == T:
@@ -77,7 +78,7 @@ def attention_of_block(
 
 
 def cosines_and_sines(places: int, angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of what every plane (F,) has turned at every place, each (T, 1, F) float32."""
+    """Return cosine and sine of what every plane (F,) has turned at every position, each (T, 1, F) float32."""
     counted = torch.arange(places, dtype=torch.float64, device=angles.device)[:, None, None]
     turned = (counted * angles).remainder(2 * math.pi)
     return turned.cos().float(), turned.sin().float()
@@ -98,14 +99,14 @@ def causal_attention(
     layout: str = "interleaved",
     kept: Tensor | None = None,
 ) -> Tensor:
-    """Return what each place that asks mixes out of the values up to its own place, (E, B, Q, H, D).
+    """Return what each position that asks mixes out of the values up to its own position, (E, B, Q, H, D).
 
-    Past `EXPLICIT` places the weights are never held as a whole (torch's scaled_dot_product_attention).
+    Past `EXPLICIT` positions the weights are never held as a whole (torch's scaled_dot_product_attention).
 
     Args:
-        query: (E, B, Q, H, D) contents before rotation of the last Q places.
+        query: (E, B, Q, H, D) contents before rotation of the last Q positions.
         key, value: (E, B, T, H, D), keys before rotation.
-        frequencies: (F,) float64 angles in radians a place, 2F ≤ D.
+        frequencies: (F,) float64 angles in radians per position, 2F ≤ D.
         scale: of the logits; None is 1/√D.
         layout: how planes pair dimensions, see `possym.rope.rotate`.
         kept: (E, B, H, Q, T) booleans, False where dropout drops a weight; None drops none.
@@ -122,9 +123,9 @@ def causal_attention(
     cos, sin = cosines_and_sines(T, frequencies.to(query.device, torch.float64))
     query = rotate_by(query, cos[T - Q :], sin[T - Q :], layout)
     key = rotate_by(key, cos, sin, layout)
-    query, key, value = (each.transpose(2, 3).flatten(0, 2) for each in (query, key, value))  # (E·B·H, places, D)
+    query, key, value = (each.transpose(2, 3).flatten(0, 2) for each in (query, key, value))  # (E·B·H, positions, D)
     if T > EXPLICIT and kept is None:
-        # With one query, the last place, nothing is hidden; otherwise there are as many queries as keys.
+        # With one query, the last position, nothing is hidden; otherwise there are as many queries as keys.
         mixed = F.scaled_dot_product_attention(query[None], key[None], value[None], is_causal=Q > 1, scale=scale)[0]
     else:
         hidden = query.new_full((T, T), -math.inf).triu(1)[T - Q :]

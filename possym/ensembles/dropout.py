@@ -16,7 +16,7 @@ GOLDEN = 0x9E3779B9
 def keep_mask(keys: Tensor, stream: int, shape: tuple[int, ...], probability: float) -> Tensor:
     """Return booleans (E, *shape), False with the given probability: where dropout drops a value.
 
-    A member's booleans depend on its own key, the stream and the place alone.
+    A member's booleans depend on its own key, the stream and the position alone.
 
     Args:
         keys: (E, 2) int32, a fresh random pair a member and step.

@@ -8,7 +8,7 @@ What it does:
 - queries and keys before rotation of every layer in one forward (`Ensemble.trace`);
 - members taken out, weights saved and loaded.
 
-Sizes: E members, B sequences, T places, C width, H heads, D = C/H head width, L layers, V vocabulary.
+Sizes: E members, B sequences, T positions, C width, H heads, D = C/H head width, L layers, V vocabulary.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ class Sizes:
 
     @property
     def frequencies(self) -> Tensor:
-        """(F,) float64 angles of the RoPE planes in radians a position, fastest first."""
+        """(F,) float64 angles of the RoPE planes in radians per position, fastest first."""
         return frequencies(self.head_width, self.base)
 
 
@@ -83,7 +83,7 @@ def need_size(name: str, value: int) -> None:
 
 
 class Trace(NamedTuple):
-    """Contents before rotation: the last place's queries (E, L, B, H, D), keys (E, L, B, H, T, D); logits (E, B, V)."""
+    """Contents before rotation, last queries (E, L, B, H, D) and keys (E, L, B, H, T, D), and logits (E, B, V)."""
 
     queries: Tensor
     keys: Tensor
@@ -198,18 +198,18 @@ class Ensemble(nn.Module):
         dtype: torch.dtype = torch.float32,
         attend: Attend | None = None,
     ) -> Tensor:
-        """Return the logits of the last place (E, B, V), or of all places (E, B, T, V).
+        """Return the logits of the last position (E, B, V), or of all positions (E, B, T, V).
 
         Args:
             tokens: (E, B, T) int64 token ids, or (B, T) that all members read.
             dropout_keys: (E, 2) int32, a fresh random pair a member and step, see `possym.ensembles.dropout`; None
             drops
                 nothing.
-            all_places: also compute the last layer away from the last place.
+            all_places: also compute the last layer away from the last position.
             dtype: of the products with weights; everything else is float32.
             attend: in place of `causal_attention`, called as ``attend(layer, query, key, value)`` with contents
                 before rotation, query (E, B, Q, H, D), key and value (E, B, T, H, D); returns (E, B, Q, H, D).
-                Q = T, but 1 (the last place) in the last layer where ``all_places`` is False.
+                Q = T, but 1 (the last position) in the last layer where ``all_places`` is False.
 
         Raises:
             InputError: tokens or keys of the wrong shape, dtype or range, or ``attend`` beside dropout.
@@ -225,7 +225,7 @@ class Ensemble(nn.Module):
         return self.compute(self._check_tokens(tokens), dropout_keys, all_places, dtype, attend)
 
     def trace(self, tokens: Tensor, *, dtype: torch.dtype = torch.float32) -> Trace:
-        """Return queries of the last place and all keys of every layer, before rotation, and the logits.
+        """Return queries of the last position and all keys of every layer, before rotation, and the logits.
 
         Memory grows with E · L · B · T · C: feed long or many sequences in pieces.
 

@@ -1,6 +1,6 @@
 """What a block does between its products, as Triton kernels: attention of short sequences, GELU, and the next norm.
 
-- `precision` says whether a model's blocks can go this way: where Triton runs, up to `PLACES` places, all
+- `precision` says whether a model's blocks can go this way: where Triton runs, up to `PLACES` positions, all
   planes turned. Elsewhere `possym.ensembles.attention.causal_attention` does the same in several steps.
 - A program of the attention works on one head of one sequence: rotation, causal softmax, dropout and mixing. Keys,
   values and queries are read where a block's first product left them; the gradient computes the weights again, so that
@@ -67,7 +67,7 @@ def load_turned(
     start, bias, cosines, sines, rows, stride, inside, chunk,
     WIDTH: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
-    """Load rows of a head as coordinates (ROWS, SIZE) of its planes from ``chunk`` on, turned by each row's place.
+    """Load rows of a head as coordinates (ROWS, SIZE) of its planes from ``chunk`` on, turned by each row's position.
 
     Returns both coordinates, cosines and sines.
     """
@@ -251,7 +251,7 @@ def gelu_gradient_kernel(
     hidden, bias, asked, gradient, sums, inner, sequences, stride, step, whole,
     LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of some columns of one sequence before GELU, and its sum over places."""
+    """Write the gradient of some columns of one sequence before GELU, and its sum over positions."""
     parts = tl.cdiv(inner, COLUMNS)
     sequence = tl.program_id(0) // parts
     columns = (tl.program_id(0) % parts) * COLUMNS + tl.arange(0, COLUMNS)
@@ -350,7 +350,7 @@ def mix(
     Args:
         product: (E, B, T, 3C + I) keys, values and queries before rotation, and what GELU is taken of; I may be 0.
         bias: (E, 3C + I) to add to it first, each member's in a row.
-        cos, sin: (T, D/2) float32 of each place's angles: all planes turn.
+        cos, sin: (T, D/2) float32 of each position's angles: all planes turn.
         keys: (E, 2) int32 of the block's dropout, None where nothing is dropped.
         heads: H; D = C/H is a power of two from 32, since a tile's products sum over D/2 or more.
         dropped: probability of dropping a weight.
@@ -394,7 +394,7 @@ def mix_gradient(
     half: bool,
     precision: str,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient of ``product`` for those of what `mix` returned, and its sums over places (E, B, 3C + I).
+    """Return the gradient of ``product`` for those of what `mix` returned, and its sums over positions (E, B, 3C + I).
 
     There are sums, in float32, where there is a bias.
     """

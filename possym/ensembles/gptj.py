@@ -12,7 +12,7 @@ What it does:
 - the attention of any layer replaced by a function of its queries, keys and values (``attend``);
 - one member to and from `transformers.GPTJForCausalLM`.
 
-Sizes: E members, B sequences, T places, C width, H heads, D = C/H head width, L layers, V vocabulary.
+Sizes: E members, B sequences, T positions, C width, H heads, D = C/H head width, L layers, V vocabulary.
 Two rewritings keep the step short and change no result: LayerNorm's gain and bias are multiplied into the
 weights that read it, and dropout's factor 1/(1 − p) into the weights that follow the dropped values.
 """
@@ -66,7 +66,7 @@ class GPTJConfig(Sizes):
 
     @property
     def frequencies(self) -> Tensor:
-        """(F,) float64 angles of the RoPE planes in radians a position, fastest first."""
+        """(F,) float64 angles of the RoPE planes in radians per position, fastest first."""
         return frequencies(self.rotary_dim or self.head_width, self.base)
 
 
@@ -90,7 +90,7 @@ def block(
             ``output``, weight of attention's output, weight and bias of the MLP's second half.
         angles: (F,) of the RoPE planes.
         heads: H.
-        cut: compute the last place alone, Q = 1; else Q = T.
+        cut: compute the last position alone, Q = 1; else Q = T.
         dropped: probability of dropping a value; ``keys`` (E, 2) are this layer's, None where it is 0.
         attend: in place of `causal_attention`.
         precision: see `possym.ensembles.attention.attention_of_block`.
@@ -161,7 +161,7 @@ class GPTJEnsemble(Ensemble):
 
     def layer_weights(self, dtype: torch.dtype, grown: float) -> list[tuple]:
         """Return ``entry`` and ``output`` of each `block`."""
-        # Weights of all layers at once, in an order that lets the last layer split off what all places need.
+        # Weights of all layers at once, in an order that lets the last layer split off what all positions need.
         ordered = self.key, self.value, self.query, self.mlp_in
         entry, moved = folding.folded(self.norm_gain, self.norm_bias, dtype, *ordered)
         entry = entry.unbind(1)  # (E, C, 7C) a layer at mlp_ratio 4
@@ -329,7 +329,7 @@ def evaluated(
         layers: ``entry`` and ``output`` of each `block`.
         angles: (F,) of the RoPE planes.
         heads: H.
-        cut: compute the last place alone in the last block.
+        cut: compute the last position alone in the last block.
         watch: what keeps queries and keys.
         precision: see `possym.ensembles.attention.attention_of_block`.
     """

@@ -7,7 +7,7 @@ What it does:
 - in training, dropout where GPT-J has it: on the embedding, the attention weights and both blocks' outputs;
 - one member to and from `transformers.LlamaForCausalLM`.
 
-Sizes: E members, B sequences, T places, C width, H heads, D = C/H head width, L layers, M MLP width, V vocabulary.
+Sizes: E members, B sequences, T positions, C width, H heads, D = C/H head width, L layers, M MLP width, V vocabulary.
 As for GPT-J, the norms' gains are multiplied into the weights that read them, and dropout's factor into the weights
 that follow the dropped values.
 """
@@ -81,7 +81,7 @@ def block(
             MLP's output.
         angles: (F,) of the RoPE planes.
         heads: H.
-        cut: compute the last place alone, Q = 1; else Q = T.
+        cut: compute the last position alone, Q = 1; else Q = T.
         dropped: probability of dropping a value; ``keys`` (E, 2) are this layer's, None where it is 0.
         attend: in place of `causal_attention`.
         precision: see `possym.ensembles.attention.attention_of_block`.

@@ -14,7 +14,7 @@ class Source(Protocol):
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the tokens (E, B, T) and answers of an update, int64, on the model's device.
 
-        Answers (E, B) are the last place's; (E, B, T) are every place's, −1 where there is none.
+        Answers (E, B) are the last position's; (E, B, T) are every position's, −1 where there is none.
         """
         ...
 
@@ -24,7 +24,8 @@ class TokenTable:
 
     Args:
         tokens: (E, N, T) token ids; kept in int16.
-        answers: (E, N) token ids of the last place's answers, or (E, N, T) of every place's, −1 where there is none.
+        answers: (E, N) token ids of the last position's answers, or (E, N, T) of every position's, −1 where there is
+            none.
         batch: B, sequences a member an update.
 
     Raises:
@@ -47,7 +48,7 @@ class TokenTable:
         if tokens.min() < 0 or answers.min() < none or max(tokens.max(), answers.max()) > 32767:
             raise InputError("token ids lie from 0 to 32767, which int16 holds")
         if answers.ndim == 3 and (answers < 0).all(-1).any():
-            raise InputError("answers: a sequence has no answer at any place")
+            raise InputError("answers: a sequence has no answer at any position")
         self.tokens, self.answers, self.size = tokens.to(torch.int16), answers.to(torch.int16), batch
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ TINY = 1e-30  # added to attention mass before its logarithm, far below any mass
 
 
 class Member(NamedTuple):
-    """One transformer of an ensemble: its angles in radians a position, planes per angle, and seed."""
+    """One transformer of an ensemble: its angles in radians per position, planes per angle, and seed."""
 
     angles: tuple[float, ...]
     planes: int
@@ -177,7 +177,7 @@ class ToyEnsemble(nn.Module):
     def relocated(self, tokens: Tensor) -> Tensor:
         """Return the relocated logits (E, B, T, T) of the last token over all tokens, itself included.
 
-        Entry [a, b] is the logit of token a's content at place b, see `possym.scores.relocated_logits`.
+        Entry [a, b] is the logit of token a's content at position b, see `possym.scores.relocated_logits`.
         """
         tokens = self.check_tokens(tokens)
         products = self._products(tokens, one_hot(tokens, self.vocabulary))  # (G, B, M, A, 2, T)
@@ -196,7 +196,7 @@ class ToyEnsemble(nn.Module):
         return Trace(query[member, streams[..., -1]], keys, self.angles.repeat_interleave(self.query.shape[-1] // 2, 1))
 
     def set_angles(self, angles: Sequence[Sequence[float]] | Tensor) -> None:
-        """Replace the angles of all members, (E, A), in radians a position, and leave the weights as they are."""
+        """Replace the angles of all members, (E, A), in radians per position, and leave the weights as they are."""
         angles = torch.as_tensor(angles, dtype=torch.float64, device=self.angles.device)
         if angles.shape != self.angles.shape or not angles.isfinite().all():
             raise InputError(
@@ -220,7 +220,7 @@ class ToyEnsemble(nn.Module):
         return tokens
 
     def _turns(self, tokens: Tensor) -> Tensor:
-        """Cosine and sine of (i − j)·θ for the last token i and every place j, (G, M, A, 2, T) float32."""
+        """Cosine and sine of (i − j)·θ for the last token i and every position j, (G, M, A, 2, T) float32."""
         length = tokens.shape[-1]
         distance = torch.arange(length - 1, -1, -1, dtype=torch.float64, device=tokens.device)
         turn = (self.angles[..., None] * distance).remainder(2 * math.pi)
@@ -263,7 +263,7 @@ def check_members(members: Sequence[Member]) -> list[Member]:
             isinstance(a, (int, float)) and not isinstance(a, bool) and math.isfinite(a) for a in member.angles
         )
         if not member.angles or not numbers:
-            raise InputError(f"{member}: angles are finite numbers, in radians a position, at least one")
+            raise InputError(f"{member}: angles are finite numbers, in radians per position, at least one")
         whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (member.planes, member.seed))
         if not whole or member.planes < 1 or member.seed < 0:
             raise InputError(f"{member}: planes is a whole number from 1, seed a whole number from 0")

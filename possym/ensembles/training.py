@@ -1,8 +1,8 @@
 """One trainer for every ensemble: all members take a step together, none feels the others.
 
 What it does:
-- AdamW, linear warm-up and linear decay, gradients clipped member by member, cross-entropy at the last place, or at
-  every place that has an answer;
+- AdamW, linear warm-up and linear decay, gradients clipped member by member, cross-entropy at the last position, or at
+  every position that has an answer;
 - on CUDA the whole step (forward, backward, clipping, update) is one CUDA graph; on the CPU it runs as it is;
 - dropout keys come from one generator a member, so a member's run depends on its seed and not on E;
 - evaluation on a schedule by a function that the study gives; what it returns is kept and checkpointed;
@@ -10,9 +10,9 @@ What it does:
 - a checkpoint is one safetensors file replaced in one step. It holds weights, optimiser, losses, evaluations and best
   weights, so an interrupted run ends with the same numbers, bit for bit, on the same device.
 
-An ensemble fits if every parameter has the member axis first, `model(tokens, dropout_keys=..., dtype=...)`
-returns the last place's logits (E, B, V), with `all_places=True` those of all places (E, B, T, V) if these are to be
-learnt, and it has `members` and `dropout`, as `possym.ensembles.gptj.GPTJEnsemble` has.
+An ensemble fits if every parameter has the member axis first, `model(tokens, dropout_keys=..., dtype=...)` returns the
+last position's logits (E, B, V), with `all_places=True` those of all positions (E, B, T, V) if these are to be learnt,
+and it has `members` and `dropout`, as `possym.ensembles.gptj.GPTJEnsemble` has.
 """
 
 import dataclasses

@@ -44,7 +44,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def settings_of(study: ModuleType) -> str:
-    """What a study is and what can be set: a line a setting, with its value in the presets paper and smoke."""
+    """What a study is and what can be set: one line per setting, with its value in the presets paper and smoke."""
     paper, small = (study.Config.preset_named(preset) for preset in ("paper", "smoke"))
     lines = [study.__doc__.strip().splitlines()[0], "", "settings (--set name=value), at full size | smoke:"]
     for entry in dataclasses.fields(paper):

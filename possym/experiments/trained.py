@@ -73,8 +73,8 @@ class EnsembleConfig(ExperimentConfig):
     """How members are built, fed and trained; the defaults are the papers' setting where they state one.
 
     Sequences are counted per member; each is read once. A study that varies how members are built (`architecture`),
-    which places are graded in training (`supervise`: the last, or every place that has an answer) or how often each
-    number of hops is among its training sequences (`hop_shares`, () for equally) makes these fields of its own.
+    which positions are graded in training (`supervise`: the last, or every position that has an answer) or how often
+    each number of hops is among its training sequences (`hop_shares`, () for equally) makes these fields of its own.
 
     Raises:
         ConfigError: an unknown task, hops outside 1 to 4, or sizes that cannot be trained.
@@ -264,7 +264,7 @@ def validation_count(config: EnsembleConfig) -> int:
 def sequences(
     task: NumberTask | LetterTask | MixedTask, config: EnsembleConfig, source: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return what one member reads in training: tokens (N, T), and answers (N,) or, for every place, (N, T)."""
+    """Return what one member reads in training: tokens (N, T), and answers (N,) or, for every position, (N, T)."""
     batch = draw(task, config.training_sequences, config.hops, source, config.hop_shares)
     if config.supervise == "last":
         return batch.tokens, batch.answer

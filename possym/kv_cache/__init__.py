@@ -1,4 +1,4 @@
-"""Which heads may forget: plans for the key–value cache, one entry a key head, and what they cost.
+"""Which heads may forget: plans for the key–value cache, one entry per key head, and what they cost.
 
 - `measure` reads every key head's kind, distance and attention from a model's own passes; `keep` makes a plan of that,
   or of a `possym.Profile`, by one of `RULES`; `CachePlan` is the plan;

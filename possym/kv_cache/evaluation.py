@@ -47,7 +47,7 @@ def copying(
     generator: torch.Generator | None = None,
     at_once: int = 8,
 ) -> pd.DataFrame:
-    """Return how well ``length`` random tokens are said a second time: sequence, accuracy, loss (nats a token).
+    """Return how well ``length`` random tokens are said a second time: sequence, accuracy, loss (nats per token).
 
     The first token of the second saying is not asked for: nothing tells that the sequence begins again.
 

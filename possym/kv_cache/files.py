@@ -1,8 +1,8 @@
 """Plans as files that others read: JSON with everything, DuoAttention's two files, a configuration of transformers.
 
-DuoAttention's folder holds ``full_attention_heads.tsv``, one row a layer and one column a key head, numbers from 0 to 1
-with 1 for a head that keeps all, and ``config.json`` with ``sink_size`` and ``recent_size``. Its published folders hold
-trained gates between 0 and 1; `load_duo_attention` turns them into a plan by a threshold or by a share.
+DuoAttention's folder holds ``full_attention_heads.tsv``, one row per layer and one column per key head, numbers from 0
+to 1 with 1 for a head that keeps all, and ``config.json`` with ``sink_size`` and ``recent_size``. Its published folders
+hold trained gates between 0 and 1; `load_duo_attention` turns them into a plan by a threshold or by a share.
 """
 
 import json
@@ -106,7 +106,7 @@ def load_gates(folder: str | os.PathLike) -> tuple[np.ndarray, int, int]:
     try:
         gates = np.loadtxt(folder / HEADS, delimiter="\t", ndmin=2, dtype=float)
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder / HEADS}: give one row a layer, numbers set apart by tabs ({error})") from None
+        raise InputError(f"{folder / HEADS}: give one row per layer, numbers set apart by tabs ({error})") from None
     if not gates.size or not ((gates >= 0) & (gates <= 1)).all():
         raise InputError(f"{folder / HEADS} holds numbers outside 0 to 1: give a gate for each key head")
     if missing := [name for name in ("sink_size", "recent_size") if name not in said]:

@@ -27,7 +27,7 @@ KEYS = ["layer", "key_head"]
 
 @dataclass(frozen=True)
 class Heads:
-    """What rules choose by, one row a key head, and the model that it was measured of.
+    """What rules choose by, one row per key head, and the model that it was measured of.
 
     Attributes:
         table: layer, key_head; positional, symbolic, entropy (nats); distance: how many tokens back the head attends

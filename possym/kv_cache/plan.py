@@ -104,7 +104,7 @@ class CachePlan:
         return self.tokens(length) / sum(min(length, limit or length) for *_, limit in self.entries())
 
     def table(self) -> pd.DataFrame:
-        """Return one row a key head: layer, key_head, window (missing where all is kept)."""
+        """Return one row per key head: layer, key_head, window (missing where all is kept)."""
         rows = [(layer, head, window) for layer, head, window, _ in self.entries()]
         return pd.DataFrame(rows, columns=["layer", "key_head", "window"]).astype({"window": "Int64"})
 

@@ -48,8 +48,8 @@ def scores_from(
         keys: (G, T, D) keys of each key head; H is a multiple of G, and query head h reads key head h·G/H.
         rotated: whether both are taken after the rotation (as in a KV cache) or before it.
         base: the RoPE base, where all D dimensions rotate without scaling.
-        frequencies: (F,) angles in radians a position instead, where fewer dimensions rotate or angles are scaled; the
-            first 2F dimensions rotate. ``[]`` where none does.
+        frequencies: (F,) angles in radians per position instead, where fewer dimensions rotate or angles are scaled;
+            the first 2F dimensions rotate. ``[]`` where none does.
         layout: ``"half"`` pairs dimensions k and k+F (Llama, Qwen, Gemma in transformers), ``"interleaved"`` 2k and
             2k+1 (GPT-J, and Llama in llama.cpp).
         query_position: the token that asks; negative counts from the end.
@@ -62,7 +62,7 @@ def scores_from(
         temperature, relative, gamma: as in `possym.profile`.
 
     Returns:
-        One row a head: ``head`` and the columns of `possym.profile`'s table ``heads`` from ``positional`` on. Its
+        One row per head: ``head`` and the columns of `possym.profile`'s table ``heads`` from ``positional`` on. Its
         logits are computed in float64.
 
     Raises:

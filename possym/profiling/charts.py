@@ -45,7 +45,7 @@ def plane(summary: pd.DataFrame) -> alt.Chart:
 
 
 def heads_in_plane(table: pd.DataFrame, tooltip: list) -> alt.Chart:
-    """Return a dot a row of a table in the plane of both scores, coloured by layer."""
+    """Return one dot per row of a table in the plane of both scores, coloured by layer."""
     color = alt.Color("layer:Q").scale(scheme="viridis").title("layer")
     dots = alt.Chart(table, width=PLANE, height=PLANE).mark_circle(size=55)
     return dots.encode(**plane_axes(), color=color, tooltip=tooltip)

@@ -203,7 +203,7 @@ def key_columns(found: Profile, by: str) -> list[str]:
 class Pairs(NamedTuple):
     """What each prompt adds: columns are heads, all for the positional score, then all for the symbolic one."""
 
-    index: pd.DataFrame  # layer (and pass) and head, one row a column of one score
+    index: pd.DataFrame  # layer (and pass) and head, one row per column of one score
     before: np.ndarray  # (P, 2 C) sums over queries
     after: np.ndarray
     change: np.ndarray  # the same, changes within the tolerance are 0

@@ -213,7 +213,7 @@ class HeadScoreCallback(TrainerCallback):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a scored update, layer and head.
+        """One row per scored update, layer and head.
 
         Columns: step (updates done), layer, head, mean and standard deviation over prompts of positional, symbolic and
         entropy (nats), purity of the mean scores (1 positional, −1 symbolic, 0 neither), and the means of what else

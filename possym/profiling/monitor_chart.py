@@ -7,7 +7,7 @@ from possym.errors import InputError, require_type
 
 
 def heads_over_training(table: pd.DataFrame) -> alt.FacetChart:
-    """Return both scores over training, a panel a layer and a line a head; a menu picks a head.
+    """Return both scores over training, one panel per layer and one line per head; a menu picks a head.
 
     Args:
         table: columns step, layer, head, positional, symbolic.
@@ -47,7 +47,7 @@ def heads_over_training(table: pd.DataFrame) -> alt.FacetChart:
         .properties(
             title=alt.TitleParams(
                 f"Means over heads at step {last.step.iloc[0]:,}: {end}",
-                subtitle="One line a head and score; the menu picks out a head",
+                subtitle="One line per head and score; the menu picks out a head",
             ),
             description="Line charts, one a layer: positional and symbolic score of every head over "
             f"{last.step.iloc[0]:,} training steps. Means over heads at the end: {end}.",

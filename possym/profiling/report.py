@@ -182,7 +182,7 @@ def as_rows(table: pd.DataFrame) -> dict[str, list]:
 def token_views(
     profile: Profile, model: nn.Module, tokenizer: Any, summary: pd.DataFrame, chosen: list[int]
 ) -> tuple[list[dict], dict[str, dict]]:
-    """Return some prompts, and of some heads the logit of every token at every place, by ``prompt:head``."""
+    """Return some prompts, and of some heads the logit of every token at every position, by ``prompt:head``."""
     capture, views = Capture(model), []
     rows: dict[str, dict] = {}
     if "pass" in summary:  # a layer that runs several times has several logits

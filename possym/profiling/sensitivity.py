@@ -78,7 +78,7 @@ def subset_scores(logits: Tensor, extra: Tensor, pairs: Tensor, temperature: flo
     Args:
         logits: (..., m, m) relocated logits of keys or blocks.
         extra: (..., X) logits of what is attended but never moved.
-        pairs: (P, 2) places that swap, P ≥ 1.
+        pairs: (P, 2) positions that swap, P ≥ 1.
         temperature: τ of the weights of swaps, in the unit of the attention of ``logits``.
 
     >>> M = torch.tensor([[0.0, 1.0, 2.0]]).expand(3, 3)
@@ -97,8 +97,8 @@ def subset_scores(logits: Tensor, extra: Tensor, pairs: Tensor, temperature: flo
 def permutation_scores(logits: Tensor, permutations: Tensor) -> tuple[Tensor, Tensor]:
     """Return the two cosines under whole permutations, averaged over the permutations.
 
-    With d the attention over the m places and d′ that after permutation π, which puts content π(b) at place b: the
-    mean of cos(d′, d), and the mean of cos(d′, d∘π).
+    With d the attention over the m positions and d′ that after permutation π, which puts content π(b) at position b:
+    the mean of cos(d′, d), and the mean of cos(d′, d∘π).
 
     Args:
         logits: (..., m, m) relocated logits of keys or blocks.

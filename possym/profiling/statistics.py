@@ -42,7 +42,7 @@ def correlation(
     zero in that share of permutations (observed one counted in).
 
     Args:
-        table: one row a head; all layers have the same number of heads.
+        table: one row per head; all layers have the same number of heads.
         first, second: columns to correlate.
         cluster: column of the layer.
         draws: bootstrap draws, and permutations.
@@ -79,7 +79,7 @@ def early_late(
     wholes. An odd layer in the middle belongs to the second half.
 
     Args:
-        table: one row a head; all layers have the same number of heads.
+        table: one row per head; all layers have the same number of heads.
         score: column to compare.
         cluster, draws, seed: as for `correlation`.
 
@@ -113,7 +113,7 @@ def stability(tables: dict[str, pd.DataFrame], score: str) -> pd.DataFrame:
     """Return Spearman's rank correlation of heads between every two tables.
 
     Args:
-        tables: by name, one row a layer and head, the same heads in each.
+        tables: by name, one row per layer and head, the same heads in each.
         score: column that ranks the heads.
 
     Returns:
@@ -253,6 +253,6 @@ def check_columns(table: pd.DataFrame, columns: list[str]) -> None:
     """Raise an InputError unless a table has these columns, none with a missing value."""
     missing = [name for name in columns if name not in getattr(table, "columns", [])]
     if missing:
-        raise InputError(f"table has no column {', '.join(missing)}: give one row a head with {', '.join(columns)}")
+        raise InputError(f"table has no column {', '.join(missing)}: give one row per head with {', '.join(columns)}")
     if table[columns].isna().any(axis=None):
         raise InputError(f"columns {', '.join(columns)} hold missing values: leave those heads out")

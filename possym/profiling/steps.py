@@ -20,13 +20,13 @@ def changes(profiles: Mapping[Any, Profile], *, level: float = 0.05, seed: int =
     """Compare every step with the first, see `possym.profiling.compare.compare`.
 
     Args:
-        profiles: a profile a step, of the same prompts. Steps that are whole numbers are sorted; names, as of
+        profiles: one profile per step, of the same prompts. Steps that are whole numbers are sorted; names, as of
             checkpoints, stay in order.
         level: below which p-value a head counts as changed, among all heads of one step.
         seed: of the draws.
 
     Returns:
-        One row a step, the first with no change: ``step``; ``changed`` and ``new_kinds``, how many heads changed and
+        One row per step, the first with no change: ``step``; ``changed`` and ``new_kinds``, how many heads changed and
         how many are of another kind; of both scores the mean over heads, its change and the ends of the change's 95 %
         interval, which draws prompts and whole layers.
 

@@ -90,7 +90,7 @@ def stored_time(folder: Path) -> tuple[float, str] | None:
 
 
 def listed(root: Path, study: str | None = None) -> pd.DataFrame:
-    """Return what a folder of results holds: one row a stored result, an unfinished run or a lock that a run left.
+    """Return what a folder of results holds: one row per stored result, an unfinished run or a lock that a run left.
 
     The state is ``stored``, ``running``, ``unfinished`` (the same call goes on from its checkpoints) or ``lock``.
 

@@ -5,10 +5,10 @@ What an executed notebook hands over is the table **What holds** at its chapter'
 a manifest in ``sweeps/<name>/`` of the book's folder; a `Gallery` shows that. The other tables of the points' studies
 stay where studies are stored, and `join` puts one of them together.
 
-The joined table has a row a point and claim: ``point``, the parameters, ``seconds`` and ``megabytes`` (of the whole
+The joined table has one row per point and claim: ``point``, the parameters, ``seconds`` and ``megabytes`` (of the whole
 notebook), the columns of `possym.claims.ledger` with the claim's ``id``, and what made the study behind it:
 ``study_experiment``, ``study_config_hash``, ``study_device``, ``study_seconds``, ``study_commit``, ``study_preset``.
-A chapter without claims has one row a point, with the first four.
+A chapter without claims has one row per point, with the first four.
 """
 
 import base64

@@ -13,10 +13,10 @@ from possym.errors import InputError, to_int
 
 
 class Batch(NamedTuple):
-    """Sequences with their answers and the places that lead to them; every tensor is int64 and on one device.
+    """Sequences with their answers and the positions that lead to them; every tensor is int64 and on one device.
 
     ``tokens`` (n, length) token ids; ``answer`` (n,) token ids; ``hops`` (n,); ``path`` (n, max_hops + 1)
-    places counted from 0: the query's, then those visited, the answer's last, −1 after it.
+    positions counted from 0: the query's, then those visited, the answer's last, −1 after it.
     """
 
     tokens: Tensor
@@ -42,7 +42,7 @@ class Task:
     ) -> Batch:
         """Draw ``n`` sequences on the generator's device.
 
-        The answers' places and values are balanced as the task says.
+        The answers' positions and values are balanced as the task says.
 
         Args:
             n: number of sequences.
@@ -111,13 +111,13 @@ def check_ids(tokens: Tensor, vocabulary_size: int) -> None:
     wrong = (tokens < 0) | (tokens >= vocabulary_size)
     if wrong.any():
         where = wrong.nonzero()[0]
-        place = f"row {where[0]}, place {where[1]}" if len(where) == 2 else f"index {where.tolist()}"
+        place = f"row {where[0]}, position {where[1]}" if len(where) == 2 else f"index {where.tolist()}"
         token = tokens[tuple(where)].item()
         raise InputError(f"tokens: id {token} at {place}, but this vocabulary has ids 0 to {vocabulary_size - 1}")
 
 
 def check_sequences(tokens: Tensor, vocabulary_size: int) -> Tensor:
-    """Return ``tokens`` as int64 if they are (n, length) ids with at least one row and one place."""
+    """Return ``tokens`` as int64 if they are (n, length) ids with at least one row and one position."""
     check_ids(tokens, vocabulary_size)
     if tokens.ndim != 2 or 0 in tokens.shape:
         raise InputError(f"tokens {tuple(tokens.shape)}: expected (n, length), one sequence a row, none of them 0")

@@ -1,6 +1,6 @@
 """The canonical tasks: Index, Retrieval and Partial induction, each solved by one head looking from the last token.
 
-All have one hop. The places of the answers are balanced over all places before the query, and so are the
+All have one hop. The positions of the answers are balanced over all positions before the query, and so are the
 answers' values: counts differ by at most one.
 """
 
@@ -24,7 +24,7 @@ NAMES, A_NAME_EACH = 2**20, "the vocabulary is a list with a name for each token
 def _draw_answers(
     n: int, length: int, values: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw the answers' values (n,) and places (n, 1); return hops (n,) and path (n, 2) with them."""
+    """Draw the answers' values (n,) and positions (n, 1); return hops (n,) and path (n, 2) with them."""
     one_group = torch.zeros(n, dtype=torch.int64, device=generator.device)
     value = balanced(one_group, 1, values, generator)
     place = balanced(one_group, 1, length - 1, generator)[:, None]
@@ -32,10 +32,10 @@ def _draw_answers(
 
 
 class IndexTask(Task):
-    """Output the symbol that stands as many places before the last token as the last token says.
+    """Output the symbol that stands as many positions before the last token as the last token says.
 
     With n = length − 1 symbols x_1 … x_n and last token σ the answer is x_j, j = length − σ. A RoPE head sees a
-    key's place only as its distance from the query, so a head that solves Index by itself (Theorem 3; T_Index
+    key's position only as its distance from the query, so a head that solves Index by itself (Theorem 3; T_Index
     of 2605.31558) turns its query by the distance that the last token names, and one head then serves every
     length. At one fixed length, naming j instead of σ renames the index tokens and changes nothing; over
     several lengths the token j would not fix the distance, and no such head could follow it.
@@ -78,7 +78,7 @@ class IndexTask(Task):
 
         Raises:
             InputError: not (n, length) token ids, a last token that is no index or points out of the
-                sequence, or an index at any other place.
+                sequence, or an index at any other position.
 
         >>> task = IndexTask()
         >>> batch = task.sample(4)
@@ -92,7 +92,7 @@ class IndexTask(Task):
             {
                 "the last token is no index": index < 1,
                 "the index points out of the sequence": place < 0,
-                "an index stands before the last place": (tokens[:, :-1] >= self.symbols).any(1),
+                "an index stands before the last position": (tokens[:, :-1] >= self.symbols).any(1),
             }
         )
         return tokens[torch.arange(len(tokens), device=tokens.device), place]
@@ -112,7 +112,7 @@ class _PairTask(Task):
         self.vocabulary = [name + value for name in names for value in values] + names + values
 
     def _batch(self, symbols: Tensor, generator: torch.Generator, drawn: tuple) -> Batch:
-        """Bind random attributes to ``symbols`` (n, length − 1), the drawn one at the answer's place, and ask."""
+        """Bind random attributes to ``symbols`` (n, length − 1), the drawn one at the answer's position, and ask."""
         value, place, hops, path = drawn
         attributes = torch.randint(self.attributes, symbols.shape, generator=generator, device=generator.device)
         attributes.scatter_(1, place, value[:, None])
@@ -219,7 +219,7 @@ class PartialInductionTask(_PairTask):
         drawn = _draw_answers(n, length, self.attributes, generator)
         place = drawn[1]
         asked = torch.randint(self.symbols, (n, 1), generator=generator, device=device)
-        # Symbols as distances from the one asked for: 0 is excluded after the answer's place.
+        # Symbols as distances from the one asked for: 0 is excluded after the answer's position.
         after = (torch.arange(length - 1, device=device) > place).long()
         distance = after + uniform(self.symbols - after, (n, length - 1), generator)
         symbols = (asked + distance.scatter_(1, place, 0)) % self.symbols

@@ -53,10 +53,10 @@ def marked_targets(tokens: Tensor) -> Tensor:
 
 
 def conflicts(n: int, kind: str, *, hops: int, generator: torch.Generator | None = None) -> tuple[Batch, Tensor]:
-    """Return ``n`` letter sequences of one of `KINDS`, and the places (n,) of the target that the rule names.
+    """Return ``n`` letter sequences of one of `KINDS`, and the positions (n,) of the target that the rule names.
 
-    The rule's place is the marked target's, under ``decoys`` that of the first marked one that is not the answer, and
-    −1 under ``copied``. Answer and path of a cut sequence are those before the cut.
+    The rule's position is the marked target's, under ``decoys`` that of the first marked one that is not the answer,
+    and −1 under ``copied``. Answer and path of a cut sequence are those before the cut.
 
     Args:
         n: number of sequences.
@@ -85,7 +85,7 @@ def conflicts(n: int, kind: str, *, hops: int, generator: torch.Generator | None
 
 
 def attempt(n: int, kind: str, hops: int, generator: torch.Generator) -> tuple[Batch, Tensor, Tensor]:
-    """Draw ``n`` sequences, change them, and return batch, rule's places and which sequences came out as meant."""
+    """Draw ``n`` sequences, change them, and return batch, rule's positions and which sequences came out as meant."""
     batch = LetterTask().sample(n, hops=hops, generator=generator)
     device = generator.device
     tokens, answer_place = batch.tokens.clone(), batch.path[:, hops]

@@ -17,12 +17,12 @@ class MixedTask(MultiHopTask):
     """Follow integers back and letters to the token of that name, in turn, until a capital: the answer.
 
     Three kinds of token, each a name a–h and what it does: "cD" is a target (8 capitals A–H; ids 0–63), "ch" leads
-    to the one token named h (ids 64–127), "c12" leads 12 places back (1–16; ids 128–255). Targets stand in the
-    target places, the other two in the pre-target places and at the query. Hops on the path alternate: half of
+    to the one token named h (ids 64–127), "c12" leads 12 positions back (1–16; ids 128–255). Targets stand in the
+    target positions, the other two in the pre-target positions and at the query. Hops on the path alternate: half of
     the paths of each number of hops begin by number, half by letter (counts differ by at most one). Letters that
     the path follows are distinct, and each names one token only, the next one on the path; all other tokens have
     other names. Off the path both kinds are equally likely, integers uniform over those that point inside the window,
-    letters uniform. Answers' places and values are balanced within each number of hops and kind of the first hop.
+    letters uniform. Answers' positions and values are balanced within each number of hops and kind of the first hop.
 
     Source: this project's, after 2605.31558, appendices B.1 and B.2.
 

@@ -1,8 +1,8 @@
 """The number task and the letter task: follow a path of 1 to 4 hops from the last token to the answer.
 
-Both have a window of 17 tokens: 8 target tokens (places 0–7, the answer is one of them), 8 pre-target tokens
-(places 8–15) and the query (place 16). A path of h hops starts at the query, visits h − 1 pre-target places in
-strictly decreasing order, every choice of places being equally likely, and ends at a target place. Longer
+Both have a window of 17 tokens: 8 target tokens (positions 0–7, the answer is one of them), 8 pre-target tokens
+(positions 8–15) and the query (position 16). A path of h hops starts at the query, visits h − 1 pre-target positions in
+strictly decreasing order, every choice of positions being equally likely, and ends at a target position. Longer
 inputs get extra target tokens before the window, which the answer never needs.
 """
 
@@ -31,7 +31,7 @@ TARGETS, PRE_TARGETS, WINDOW, MAX_HOPS = 8, 8, 17, 4
 
 @lru_cache
 def _stopovers(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return all choices of pre-target places (93, 3), −1 where there are fewer, first row and count by hops − 1.
+    """Return all choices of pre-target positions (93, 3), −1 where there are fewer, first row and count by hops − 1.
 
     Kept for each device, because copying a table to a GPU makes the host wait.
     """
@@ -42,7 +42,7 @@ def _stopovers(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class Paths(NamedTuple):
-    """Hops (n,), kind (n,) of the first hop, places (n, 5) the answer's repeated, answer labels (n,)."""
+    """Hops (n,), kind (n,) of the first hop, positions (n, 5) the answer's repeated, answer labels (n,)."""
 
     hops: Tensor
     kind: Tensor
@@ -60,9 +60,9 @@ def draw_paths(
     kinds: int = 1,
     together: bool = False,
 ) -> Paths:
-    """Draw paths; answers' places and labels are balanced within each number of hops and kind of the first hop.
+    """Draw paths; answers' positions and labels are balanced within each number of hops and kind of the first hop.
 
-    ``together``: so are the pairs of place and label.
+    ``together``: so are the pairs of position and label.
     """
     device = generator.device
     one_group = torch.zeros(n, dtype=torch.int64, device=device)
@@ -82,14 +82,14 @@ def draw_paths(
 
 
 def public_path(places: Tensor, hops: Tensor) -> Tensor:
-    """Return the path of a `Batch`: places (n, 5) with −1 after the answer's."""
+    """Return the path of a `Batch`: positions (n, 5) with −1 after the answer's."""
     return places.masked_fill(torch.arange(MAX_HOPS + 1, device=hops.device) > hops[:, None], -1)
 
 
 class MultiHopTask(Task):
     """A task of paths with 1 to 4 hops in a window of 17 tokens, longer inputs with more target tokens before it.
 
-    Within each hop class, the counts of the answer's 8 places, and of its values, differ by at most one, each in a
+    Within each hop class, the counts of the answer's 8 positions, and of its values, differ by at most one, each in a
     random order of its own. A batch's path is (n, 5).
     """
 
@@ -166,9 +166,9 @@ class LetterTask(MultiHopTask):
 
     - ``"excluded"``, as the authors' released code draws them: no letter of a token on the path, the query's first
       letter included, is in a token off the path, so that nothing off the path points at it. Integers off the path
-      are uniform. Within each hop class the 512 pairs of the answer's place and value are balanced too.
+      are uniform. Within each hop class the 512 pairs of the answer's position and value are balanced too.
     - ``"any"``: they start with letters that the path does not follow and end in any letter; the query starts as
-      they do. The pairs of the answer's place and value are not balanced.
+      they do. The pairs of the answer's position and value are not balanced.
 
     Args:
         off_path: one of `OFF_PATH`.

@@ -1,7 +1,7 @@
 """One-hop prompts: the number and the letter task put to a language model in words.
 
 A prompt is an instruction, three worked examples of 12 items and a sequence of items separated by spaces, all in one
-text. In the *number* variant the last item is a whole number n and the answer stands n places left of it; in the
+text. In the *number* variant the last item is a whole number n and the answer stands n positions left of it; in the
 *letter* variant the second character of the last item names the first character of the answer. One hop, no more.
 """
 
@@ -68,7 +68,7 @@ class OneHopTask:
     def sample(self, n: int, *, length: int = 16, generator: torch.Generator | None = None) -> OneHop:
         """Draw a data set of ``n`` prompts whose sequences have ``length`` items, the last one counted.
 
-        All prompts of a data set share their worked examples. The answer's place is balanced over the sequence.
+        All prompts of a data set share their worked examples. The answer's position is balanced over the sequence.
         ``generator`` is a CPU generator; None is a fresh one seeded 0.
 
         Raises:
@@ -84,7 +84,7 @@ class OneHopTask:
         return OneHop(texts, answers, items, torch.tensor(places))
 
     def sequences(self, n: int, length: int, generator: torch.Generator) -> tuple[list[list[str]], list[int]]:
-        """Return ``n`` sequences and the places of their answers."""
+        """Return ``n`` sequences and the positions of their answers."""
         places = balanced(torch.zeros(n, dtype=torch.int64), 1, length - 1, generator)
         shape, count = (n, length), torch.tensor(len(LETTERS))
         if self.kind == "number":

@@ -1,4 +1,4 @@
-"""What a multi-hop task answers at every place of a sequence, not the last alone."""
+"""What a multi-hop task answers at every position of a sequence, not the last alone."""
 
 import torch
 from torch import Tensor
@@ -12,9 +12,9 @@ ROWS = 2**16
 
 
 def answers_by_place(task: NumberTask | LetterTask | MixedTask, tokens: Tensor) -> Tensor:
-    """Return the answer at every place (n, length), −1 where there is none.
+    """Return the answer at every position (n, length), −1 where there is none.
 
-    The answer at a place is the task's answer to the sequence cut off after that place. There is none where that
+    The answer at a position is the task's answer to the sequence cut off after that position. There is none where that
     beginning is no question of the task: its last token is a target, its path leaves the sequence, a letter on the
     path starts no token or several tokens of the beginning or one that is no earlier, or the path takes more than
     4 hops.
@@ -26,7 +26,7 @@ def answers_by_place(task: NumberTask | LetterTask | MixedTask, tokens: Tensor) 
     Raises:
         InputError: another task, or tokens that are no sequences of its ids.
 
-    Source: f_NUM and f_LET of 2605.31558, appendix F, at all places j where they are proper and change σ_j.
+    Source: f_NUM and f_LET of 2605.31558, appendix F, at all positions j where they are proper and change σ_j.
 
     >>> task = NumberTask()
     >>> ids = [task.vocabulary.index(token) for token in ["b", "q", "1", "4", "2"]]
@@ -45,7 +45,7 @@ def follow(task: NumberTask | LetterTask | MixedTask, tokens: Tensor) -> Tensor:
     places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     names = torch.arange(LetterTask.LETTERS, device=tokens.device)
     named = name[:, :, None] == names  # (n, length, 8)
-    count = named.cumsum(1)  # tokens of each name in the beginning that ends at a place
+    count = named.cumsum(1)  # tokens of each name in the beginning that ends at a position
     latest = torch.where(named, places[:, :, None], -1).cummax(1).values
     target = (jump == 0) & (letter < 0)
     lost = target

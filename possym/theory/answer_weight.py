@@ -1,4 +1,4 @@
-"""Theorem 7 of 2511.11579: how the answer's weight depends on the place of the answer."""
+"""Theorem 7 of 2511.11579: how the answer's weight depends on the position of the answer."""
 
 import math
 
@@ -14,13 +14,13 @@ SHAPES = ("U", "inverse U", "flat", "mixed")
 
 
 def positional_weight(length: int, theta: float, beta: float = 1.0) -> Tensor:
-    """Return w_max(j) of the positional construction: the weight of the answer's place j among n keys.
+    """Return w_max(j) of the positional construction: the weight of the answer's position j among n keys.
 
     w(j) = e^β / Σ_i exp(β cos((i − j)θ)).
 
     Args:
         length: number of keys n, at least 2.
-        theta: the angle, in radians a place.
+        theta: the angle, in radians per position.
         beta: inverse temperature, positive.
 
     Returns:
@@ -40,7 +40,7 @@ def positional_weight(length: int, theta: float, beta: float = 1.0) -> Tensor:
 def symbolic_weight(length: int, theta: float, beta: float = 1.0) -> Tensor:
     """Return w_max(j) of the simplified symbolic construction: the largest weight when the answer stands at j.
 
-    The answer's logit is cos((j − c)θ) with c the middle place, the n − 1 others' 0.
+    The answer's logit is cos((j − c)θ) with c the middle position, the n − 1 others' 0.
 
     Args and returns: see `positional_weight`.
 
@@ -81,7 +81,7 @@ def shape(weight: Tensor) -> str:
     """
     weight = as_float(weight, "weight")
     if weight.ndim != 1 or len(weight) < 3:
-        raise InputError(f"weight {tuple(weight.shape)}: give one curve (n,) of at least three places")
+        raise InputError(f"weight {tuple(weight.shape)}: give one curve (n,) of at least three positions")
     step = weight.diff()
     sign = torch.where(step.abs() <= LEVEL, 0, step.sign())
     half = len(step) // 2

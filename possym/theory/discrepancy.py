@@ -2,7 +2,7 @@
 
 A logit of T_Index or T_Retrieval depends on the input through few numbers, so all inputs of a length are
 covered without drawing any: T_Index has one row of logits for each query value, and each key of T_Retrieval
-chooses its left letter freely. Lengths n count the query, which sees all n places.
+chooses its left letter freely. Lengths n count the query, which sees all n positions.
 
 - `index_gaps`, `retrieval_gaps`: largest minus second-largest logit, over all inputs.
 - `index_bound`, `retrieval_bound`: the bounds of theorem 3.2.
@@ -36,12 +36,12 @@ class Gaps(NamedTuple):
 def index_gaps(length: int, theta: float) -> Tensor:
     """Return T_Index's largest minus second-largest logit for each query value, hence for all inputs.
 
-    With σ places back asked for, the logits are cos((d − σ)θ) at distances d = 0 … n−1: the largest is 1 at
+    With σ positions back asked for, the logits are cos((d − σ)θ) at distances d = 0 … n−1: the largest is 1 at
     d = σ, the second is the largest cosine of mθ, 1 ≤ m ≤ max(σ, n−1−σ).
 
     Args:
         length: n, at least 2.
-        theta: the angle, in radians a place.
+        theta: the angle, in radians per position.
 
     Returns:
         (n,) float64, entry σ for the query value σ (0: a letter).
@@ -68,7 +68,7 @@ def index_bound(length: int, theta: float) -> float:
 
 
 def retrieval_logits(length: int, theta: float, alphabet: int) -> Tensor:
-    """Return cos(δω + dθ), (n, |ALPH|): the logit of a key d places back whose left letter is δ past the sought.
+    """Return cos(δω + dθ), (n, |ALPH|): the logit of a key d positions back whose left letter is δ past the sought.
 
     >>> retrieval_logits(2, 0.1, 4)[1]
     tensor([ 0.9950, -0.0998, -0.9950,  0.0998], dtype=torch.float64)
@@ -84,7 +84,7 @@ def retrieval_gaps(length: int, theta: float, alphabet: int, single: bool = True
 
     Args:
         length: n, at least 2.
-        theta: the angle, in radians a place.
+        theta: the angle, in radians per position.
         alphabet: |ALPH|, at least 2.
         single: count only inputs where exactly one key has the sought left letter; False counts every
             input with at least one (repeated tokens then compete with their own copies).
@@ -279,7 +279,7 @@ def smallest_root(worst, margin: float, length: int) -> float:
 
 
 def measured_beta(head: ConstructedHead, tokens: Tensor, answer: Tensor, high: float) -> float:
-    """Return the smallest β with which a head's softmax gives every answer at the last place, by bisection.
+    """Return the smallest β with which a head's softmax gives every answer at the last position, by bisection.
 
     Args:
         head: a constructed head.
@@ -322,7 +322,7 @@ def first_error(theta: float, dtype: torch.dtype, longest: int) -> int | None:
     exact to float64. An error is any query value for which another key's logit reaches the right key's.
 
     Args:
-        theta: the angle, in radians a place.
+        theta: the angle, in radians per position.
         dtype: a floating-point type.
         longest: lengths up to this are searched.
 
@@ -375,7 +375,7 @@ def nearest_turn(theta: float, closeness: float) -> int:
     fractions with π to 60 digits.
 
     Args:
-        theta: the angle, in radians a place, not 0.
+        theta: the angle, in radians per position, not 0.
         closeness: radians, at least 1e-12.
 
     Raises:

@@ -14,7 +14,7 @@ from possym.scores import Scores, check_relocated, exclusion, swap_scores
 def permutation_deviations(relocated: Tensor) -> tuple[Tensor, Tensor]:
     """Return ‖δ_pos‖² and ‖δ_sym‖², summed one by one over all N! permutations of the keys.
 
-    δ_pos(π, j) = M[π(j), j] − M[j, j]: the change of the logit at place j; δ_sym(π, j) = M[j, π(j)] − M[j, j]:
+    δ_pos(π, j) = M[π(j), j] − M[j, j]: the change of the logit at position j; δ_sym(π, j) = M[j, π(j)] − M[j, j]:
     the change of the logit of content j. The exclusion principle reads Var ≤ (‖δ_pos‖² + ‖δ_sym‖²)/(N!·N).
 
     Args:

@@ -27,7 +27,7 @@ def index(tokens: Tensor, values: Tensor) -> Tensor:
         values: (V,) int64, an integer's value, 0 for a letter.
 
     Returns:
-        (..., n). A place whose integer points before the first place keeps its token.
+        (..., n). A position whose integer points before the first position keeps its token.
 
     Source: 2605.31558, appendix F.
 
@@ -43,7 +43,7 @@ def index(tokens: Tensor, values: Tensor) -> Tensor:
 def retrieval(tokens: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return Retrieval(σ) and where it is defined.
 
-    A letter–letter token becomes the token at a place up to its own whose left letter is its right letter; any
+    A letter–letter token becomes the token at a position up to its own whose left letter is its right letter; any
     other token stays. It is defined where that token exists and is the same wherever it occurs.
 
     Args:

@@ -5,7 +5,7 @@
 - `h_pos`, `h_sym`, `two_angle` are the heads of 2511.11579 for Index, Retrieval and Partial induction.
 - `number_head`, `letter_head` read a task's vocabulary.
 
-Places count from 0, and the query at place i sees the keys at places j ≤ i, its own included.
+Positions count from 0, and the query at position i sees the keys at positions j ≤ i, its own included.
 """
 
 import math
@@ -28,14 +28,14 @@ class ConstructedHead(nn.Module):
         query_table: (V, D) query content W_Q E(σ) of every token, before rotation.
         key_table: (V, D) key content W_K E(σ) of every token, before rotation.
         value_table: (V, O) value W_V E(σ) of every token.
-        frequencies: (F,) angles in radians a place; dimensions past the first 2F do not rotate.
+        frequencies: (F,) angles in radians per position; dimensions past the first 2F do not rotate.
         residual: None, or (V, O): what the query's own token adds to the output.
 
     Raises:
         InputError: tables that do not fit together.
 
     >>> head = t_index(torch.tensor([0, 0, 1, 2]), theta=0.8)  # letters a, b and the integers 1, 2
-    >>> head(torch.tensor([0, 1, 3]))[-1]  # "a b 2": two places back stands a
+    >>> head(torch.tensor([0, 1, 3]))[-1]  # "a b 2": two positions back stands a
     tensor(0)
     """
 
@@ -79,7 +79,7 @@ class ConstructedHead(nn.Module):
         return (query @ key.transpose(-1, -2)).masked_fill(hidden, -math.inf)
 
     def relocated(self, tokens: Tensor) -> Tensor:
-        """Return the relocated logits (..., n−1, n−1) of the keys before the last place, which holds the query."""
+        """Return the relocated logits (..., n−1, n−1) of the keys before the last position, which holds the query."""
         tokens = self.check_tokens(tokens)
         last = tokens.shape[-1] - 1
         return relocated_logits(
@@ -112,7 +112,7 @@ class ConstructedHead(nn.Module):
         return attended if self.residual is None else attended + self.residual[tokens]
 
     def forward(self, tokens: Tensor, beta: float | None = None) -> Tensor:
-        """Return the answer (..., n) at every place, the largest output coordinate."""
+        """Return the answer (..., n) at every position, the largest output coordinate."""
         return self.output(tokens, beta).argmax(-1)
 
     def check_tokens(self, tokens: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ def turned(angles: Tensor) -> Tensor:
     """Return v = (0, 1) turned by each angle (...,) in radians, float64: (..., 2).
 
     Raises:
-        InputError: angles in another type, whose rounding would be felt at distant places.
+        InputError: angles in another type, whose rounding would be felt at distant positions.
     """
     if angles.dtype != torch.float64:
         raise InputError(f"angles are {angles.dtype}: give float64")
@@ -138,10 +138,10 @@ def turned(angles: Tensor) -> Tensor:
 
 
 def angle(value: float, name: str = "theta") -> float:
-    """Return an angle in radians a place as a float, or raise an InputError."""
+    """Return an angle in radians per position as a float, or raise an InputError."""
     found = to_float(value)
     if found is None or not math.isfinite(found):
-        raise InputError(f"{name} = {value!r:.40}: give a finite angle in radians a place")
+        raise InputError(f"{name} = {value!r:.40}: give a finite angle in radians per position")
     return found
 
 
@@ -154,7 +154,7 @@ def whole(value: int, name: str, least: int) -> int:
 
 
 def t_index(values: Tensor, theta: float) -> ConstructedHead:
-    """Return T_Index: the query token σ looks σ places back, by one angle.
+    """Return T_Index: the query token σ looks σ positions back, by one angle.
 
     Every key is v = (0, 1); the query of the integer σ is v turned by −σθ, that of a letter v itself, so that
     the logit is cos((i − j − σ)θ) with σ = 0 for letters. The output is the query's one-hot vector plus twice
@@ -162,7 +162,7 @@ def t_index(values: Tensor, theta: float) -> ConstructedHead:
 
     Args:
         values: (V,) int64, the integer a token stands for, 0 for a letter.
-        theta: the angle, in radians a place.
+        theta: the angle, in radians per position.
 
     Raises:
         InputError: values that are not whole numbers of at least 0, or an angle that is not finite.
@@ -195,7 +195,7 @@ def t_retrieval(left: Tensor, right: Tensor, theta: float, alphabet: int | None 
     Args:
         left: (V,) int64 letter φ(σ^L) of every token, from 0.
         right: (V,) int64 letter φ(σ^R), −1 for a letter–integer token.
-        theta: the angle, in radians a place.
+        theta: the angle, in radians per position.
         alphabet: |ALPH|; None takes the largest letter + 1.
 
     Raises:
@@ -252,7 +252,7 @@ def stack(head: ConstructedHead, hops: int, layers: int) -> nn.Sequential:
     Source: 2605.31558, appendix F: f = Reflexive^(ℓ−h) ∘ Index^h, or Retrieval^h.
 
     >>> layers = stack(t_index(torch.tensor([0, 1, 2]), theta=0.8), hops=2, layers=3)
-    >>> layers(torch.tensor([0, 1, 1]))[-1]  # "a 1 1": two hops of one place reach a
+    >>> layers(torch.tensor([0, 1, 1]))[-1]  # "a 1 1": two hops of one position reach a
     tensor(0)
     """
     require_type(head, ConstructedHead, "head")
@@ -297,8 +297,8 @@ def letter_head(vocabulary: list[str], theta: float) -> ConstructedHead:
 def h_pos(symbols: int, length: int, theta: float) -> ConstructedHead:
     """Return H_POS, the purely positional head that solves Index with one angle.
 
-    Tokens 0 … symbols − 1 are symbols, token symbols + p asks for the symbol at place p (from 0) and stands
-    at place ``length``. Keys are v; the question's query is v turned by −(length − p)θ, so the logit at place j
+    Tokens 0 … symbols − 1 are symbols, token symbols + p asks for the symbol at position p (from 0) and stands
+    at position ``length``. Keys are v; the question's query is v turned by −(length − p)θ, so the logit at position j
     is cos((p − j)θ).
 
     Source: 2511.11579, theorem 3.
@@ -355,7 +355,7 @@ def two_angle(symbols: int, attributes: int, theta: float) -> ConstructedHead:
 
     Args:
         symbols, attributes: their numbers.
-        theta: the second angle, in radians a place; the first is 0.
+        theta: the second angle, in radians per position; the first is 0.
 
     Source: 2511.11579, theorem 6.
 
@@ -385,10 +385,10 @@ def symbolic_head(scores: Tensor, values: Tensor) -> ConstructedHead:
 
 
 def simplified_symbolic(symbols: int, attributes: int, length: int, theta: float) -> ConstructedHead:
-    """Return a symbolic head with one angle θ in every plane, one plane a symbol, aimed at the middle place.
+    """Return a symbolic head with one angle θ in every plane, one plane per symbol, aimed at the middle position.
 
     The key of symbol s is v in plane s; the question's query is v in plane s turned by −(length + 1)θ/2, so
-    that the logit of the asked symbol at place j of ``length`` is cos((j − (length − 1)/2)θ), and 0 elsewhere.
+    that the logit of the asked symbol at position j of ``length`` is cos((j − (length − 1)/2)θ), and 0 elsewhere.
     Tokens are those of `h_sym`.
 
     Source: 2511.11579, theorem 7; the paper's simplified construction as read here.
@@ -412,7 +412,7 @@ def self_marking_head(alphabet: int, integers: int, length: int) -> ConstructedH
 
     All keys are alike and all queries too, so a logit depends on the distance alone. The angles 2πk/n,
     k = 1 … n − 1, add up to the same logit at every distance from 1 to n − 1 and a larger one at 0, so that the
-    query's own place gets over nine tenths of the weight and the other places share the rest evenly. The value
+    query's own position gets over nine tenths of the weight and the other positions share the rest evenly. The value
     of a token is its one-hot vector plus, for a letter–letter token, 3 at every token whose left letter is its
     right letter. So the query marks the tokens that it could become, and the small weights say which is there.
 

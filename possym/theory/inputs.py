@@ -41,7 +41,7 @@ def index_pairs(symbols: int, length: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def one_answer_inputs(length: int) -> tuple[Tensor, Tensor]:
-    """Return Retrieval inputs with the asked pair (0, 0) at each place in turn and (1, 1) at all others.
+    """Return Retrieval inputs with the asked pair (0, 0) at each position in turn and (1, 1) at all others.
 
     Tokens are those of `h_sym` with two symbols and two attributes; all answers are attribute 0.
 
@@ -93,7 +93,7 @@ def letter_vocabulary(alphabet: int, integers: int) -> tuple[Tensor, Tensor]:
 
 
 def worst_index_inputs(length: int, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return inputs where the asked place holds letter 0 and all others letter 1, one for each query value ≥ 1.
+    """Return inputs where the asked position holds letter 0 and all others letter 1, one for each query value ≥ 1.
 
     The vocabulary starts with two letters; the answers are all 0.
     """

@@ -148,11 +148,11 @@ def p1_theorem_3() -> Found:
     "Theorem 4",
     "No purely positional head solves Retrieval.",
     "as printed: identity values, a projection as F, one-hot embeddings; at least two keys",
-    "one input for each place of the answer; random positional heads",
+    "one input for each position of the answer; random positional heads",
     "n = 2 … 6, 200 heads each",
 )
 def p1_theorem_4() -> Found:
-    """Check that no weights by place answer all inputs that differ in the answer's place alone."""
+    """Check that no weights by position answer all inputs that differ in the answer's position alone."""
     generator = torch.Generator().manual_seed(0)
     most = {}
     _, values = pair_tables(2, 2)
@@ -246,9 +246,9 @@ def p1_theorem_6() -> Found:
 @check(
     P1,
     "Theorem 7, positional",
-    "w_max(j) of the positional construction is U-shaped in the answer's place j.",
+    "w_max(j) of the positional construction is U-shaped in the answer's position j.",
     "nθ < 2π",
-    "weights of every place against the closed sign sin(nθ/2)·sin((2j − n)θ/2)",
+    "weights of every position against the closed sign sin(nθ/2)·sin((2j − n)θ/2)",
     "n = 4, 8, 16, 33, 64; nθ/2π from 0.05 to 2.95 in steps of 0.1; β = 1 and 5",
 )
 def p1_theorem_7_positional() -> Found:
@@ -273,9 +273,9 @@ def p1_theorem_7_positional() -> Found:
 @check(
     P1,
     "Theorem 7, symbolic",
-    "w_max(j) of the simplified symbolic construction is inverse-U-shaped in the answer's place j.",
+    "w_max(j) of the simplified symbolic construction is inverse-U-shaped in the answer's position j.",
     "(n − 1)θ ≤ π, so that the answer's logit stays positive; as read here: query aimed at the middle",
-    "weights of every place",
+    "weights of every position",
     "n = 4, 8, 16, 33, 64; nθ/2π from 0.05 to 2.95 in steps of 0.1; β = 1 and 5",
 )
 def p1_theorem_7_symbolic() -> Found:

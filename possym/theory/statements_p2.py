@@ -425,7 +425,7 @@ def p2_remark_3_1_positional() -> Found:
 @check(
     P2,
     "Appendix F, number task",
-    "f_NUM = Reflexive^(ℓ−h)(Index^h(σ)) at the last place follows h hops.",
+    "f_NUM = Reflexive^(ℓ−h)(Index^h(σ)) at the last position follows h hops.",
     "every integer on the path points inside; Reflexive is not needed, Index^ℓ gives the same",
     "stack of heads against following the integers one by one",
     "2 letters, integers below n, n = 3 … 5, every sequence whose path ends at a letter; ℓ = h … h + 2",
@@ -454,7 +454,7 @@ def p2_appendix_f_number() -> Found:
 @check(
     P2,
     "Appendix F, letter task",
-    "f_LET = Reflexive^(ℓ−h)(Retrieval^h(σ)) at the last place follows h hops, for a path unique in its letters.",
+    "f_LET = Reflexive^(ℓ−h)(Retrieval^h(σ)) at the last position follows h hops, for a path unique in its letters.",
     "every letter–letter token of the path is found before the one that points to it",
     "stack of heads against following the letters one by one",
     "4 letters, 1 integer, n = 4, every sequence with a unique path; θ = 0.9·ω/(2n); ℓ = h … h + 2",

@@ -118,7 +118,7 @@ def test_every_place_with_an_answer_counts_alike_in_the_loss(device, kind):
 def test_a_table_of_every_place_needs_an_answer_in_each_sequence():
     tokens, answers = every_place([0])
     answers[0, 3] = -1
-    with pytest.raises(InputError, match="no answer at any place"):
+    with pytest.raises(InputError, match="no answer at any position"):
         TokenTable(tokens, answers, 4)
     with pytest.raises(InputError, match="32767"):
         TokenTable(tokens, answers.clamp(max=0) - 1, 4)

@@ -64,5 +64,5 @@ def test_working_in_pieces_changes_nothing(monkeypatch):
 def test_bad_input():
     with pytest.raises(InputError, match="a NumberTask, a LetterTask or a MixedTask"):
         answers_by_place(IndexTask(), torch.zeros(2, 17, dtype=torch.int64))
-    with pytest.raises(InputError, match="id 136 at row 0, place 1"):
+    with pytest.raises(InputError, match="id 136 at row 0, position 1"):
         answers_by_place(NumberTask(), torch.tensor([[0, 136]]))

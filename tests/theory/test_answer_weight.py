@@ -44,7 +44,7 @@ def test_shape_names():
     for name, curves in names.items():
         for curve in curves:
             assert shape(torch.tensor(curve)) == name
-    with pytest.raises(InputError, match="three places"):
+    with pytest.raises(InputError, match="three positions"):
         shape(torch.tensor([1.0, 2.0]))
 
 

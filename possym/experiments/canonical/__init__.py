@@ -4,7 +4,7 @@ The sweep trains one-layer attention-only transformers (`possym.ensembles.toy`) 
 induction. 2511.11579 states neither sizes nor optimiser of this experiment; all settings here are ours.
 
 Pieces, each one ensemble with its own checkpoint, every one over all seeds:
-- ``one-angle``: every task × frequency IDs of a base-10000 grid and NoPE × one plane and many planes an angle;
+- ``one-angle``: every task × frequency IDs of a base-10000 grid and NoPE × one plane and many planes per angle;
 - ``fixed-maps``: the same with one-hot embedding and identity values, as the theorems assume;
 - ``long``: the longer length, fewer angles;
 - ``two-angles``: Partial induction on all unordered pairs of the fewer angles, equal ones included;
@@ -99,7 +99,7 @@ class Config(ExperimentConfig):
                 f"final_sequences = {self.final_sequences}: the other tests read the first of these; give more"
             )
         if self.final_sequences < self.long_length:
-            raise ConfigError(f"final_sequences = {self.final_sequences}: every answer's place needs one; give more")
+            raise ConfigError(f"final_sequences = {self.final_sequences}: every answer's position needs one; give more")
 
     PRESETS: ClassVar = {
         "smoke": {
@@ -155,7 +155,7 @@ def pieces(config: Config) -> list[Piece]:
 
 
 def angle(frequency_id: int) -> float:
-    """Return the angle of a frequency ID in radians a position; ID 0 is NoPE, angle 0.
+    """Return the angle of a frequency ID in radians per position; ID 0 is NoPE, angle 0.
 
     >>> angle(1), angle(0), round(angle(9), 3)
     (1.0, 0.0, 0.1)
@@ -288,7 +288,7 @@ def traced_heads(piece: Piece, config: Config) -> list[int]:
 
 
 def measure(model: ToyEnsemble, test: Sequences, config: Config) -> dict[str, Tensor]:
-    """Return accuracy by the answer's place (E, T−1) and the trained heads' scores (E, temperatures)."""
+    """Return accuracy by the answer's position (E, T−1) and the trained heads' scores (E, temperatures)."""
     places = test.tokens.shape[-1] - 1
     spread = torch.nn.functional.one_hot(test.places.long(), places).float()  # (G, n, T−1)
     right = test.correct(model, config.final_sequences).float().unflatten(0, (config.seeds, -1))

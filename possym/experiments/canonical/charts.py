@@ -122,7 +122,7 @@ def learnt_title(accuracy: pd.DataFrame, planes: int, piece: str) -> str:
 
 
 def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str = "one-angle") -> alt.LayerChart:
-    """Return accuracy by the answer's place for one angle, which a slider picks among the sweep's."""
+    """Return accuracy by the answer's position for one angle, which a slider picks among the sweep's."""
     wanted = {"piece": piece, "task": task, "planes": planes}
     table = sweep.heads(by_place, **wanted)
     found, order = named(sweep.over_seeds(table, ["first_id", "place"]))
@@ -142,7 +142,9 @@ def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str
         for row in tested.itertuples()
     ]
     base = (
-        alt.Chart(found).transform_filter("datum.rank == rank").encode(x=alt.X("place:Q", title="Place of the answer"))
+        alt.Chart(found)
+        .transform_filter("datum.rank == rank")
+        .encode(x=alt.X("place:Q", title="Position of the answer"))
     )
     band = base.mark_area(opacity=0.2, color=TASK_COLORS[task]).encode(y=alt.Y("low:Q"), y2="high:Q")
     line = base.mark_line(point={"color": TASK_COLORS[task]}, color=TASK_COLORS[task]).encode(
@@ -165,7 +167,7 @@ def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str
             title=alt.Title(
                 title, subtitle="The slider runs from the fastest angle to NoPE; mean and 95 % interval over seeds"
             ),
-            description=f"Line chart with a slider: accuracy by the place of the answer. {title}.",
+            description=f"Line chart with a slider: accuracy by the position of the answer. {title}.",
             height=240,
         )
     )
@@ -177,7 +179,7 @@ def shape_words(wrong: pd.DataFrame, shape: str) -> str:
 
 
 def bend_by_angle(by_place: pd.DataFrame, planes: int) -> alt.FacetChart:
-    """Return the bend of accuracy over the answer's place by angle, with its interval over seeds, for every task."""
+    """Return the bend of accuracy over the answer's position by angle, with its interval over seeds, for every task."""
     parts = []
     for task in TASKS:
         wanted = {"piece": "one-angle", "task": task, "planes": planes}
@@ -216,7 +218,7 @@ def bend_by_angle(by_place: pd.DataFrame, planes: int) -> alt.FacetChart:
         .facet(row=alt.Row("task:N", title=None, sort=list(TASK_NAMES.values())))
         .properties(
             title=alt.Title(title, subtitle="Bend of accuracy over the answer's place: up is U, down is inverse U"),
-            description=f"Dot plots by task: bend of accuracy over the place of the answer, by angle. {title}.",
+            description=f"Dot plots by task: bend of accuracy over the position of the answer, by angle. {title}.",
         )
     )
 
@@ -299,7 +301,7 @@ def angle_pairs(accuracy: pd.DataFrame, planes: int) -> alt.LayerChart:
     both["other"] = [angle_name(i) for i in both["second_id"]]
     learnt = int((found["mean"] >= sweep.LEARNT).sum())
     title = (
-        f"Partial induction, {planes_words(planes)} an angle: {learnt} of {len(found)} pairs learn it to "
+        f"Partial induction, {planes_words(planes)} per angle: {learnt} of {len(found)} pairs learn it to "
         f"{sweep.LEARNT:.0%}, the best to {found['mean'].max():.1%}"
     )
     base = alt.Chart(both).encode(
@@ -413,18 +415,18 @@ def accuracy_over_training(accuracy: pd.DataFrame, task: str, planes: int) -> al
 
 
 def index_and_spacing(accuracy: pd.DataFrame, planes: int) -> alt.LayerChart:
-    """Return Index's accuracy with learnt and fixed maps beside how far apart its places stand, by angle."""
+    """Return Index's accuracy with learnt and fixed maps beside how far apart its positions stand, by angle."""
     table = sweep.heads(accuracy[accuracy["piece"].isin(MAPS)], task="index", planes=planes)
     length = int(table["length"].iloc[0])
     found, order = named(sweep.over_seeds(sweep.ends(table[table["first_id"] > 0]), ["piece", "first_id"]))
     found["line"] = [f"accuracy, {MAPS[piece]}" for piece in found["piece"]]
-    spacing = found.drop_duplicates("first_id").assign(line="closest two places ÷ even spacing")
+    spacing = found.drop_duplicates("first_id").assign(line="closest two positions ÷ even spacing")
     spacing["mean"] = [smallest_turn(a, length) / (2 * np.pi / (length - 1)) for a in spacing["angle"]]
-    names = [*(f"accuracy, {words}" for words in MAPS.values()), "closest two places ÷ even spacing"]
+    names = [*(f"accuracy, {words}" for words in MAPS.values()), "closest two positions ÷ even spacing"]
     widest = spacing.loc[spacing["mean"].idxmax()]
     there = found[found["head"] == widest["head"]].set_index("piece")["mean"]
     title = (
-        f"Places stand farthest apart at ID {widest['head']}; heads with learnt maps reach "
+        f"Positions stand farthest apart at ID {widest['head']}; heads with learnt maps reach "
         f"{there['one-angle']:.1%} there, with fixed maps {there['fixed-maps']:.1%}"
     )
     below = alt.Legend(title=None, orient="bottom", columns=1, labelLimit=320)
@@ -449,7 +451,7 @@ def index_and_spacing(accuracy: pd.DataFrame, planes: int) -> alt.LayerChart:
 
 
 def errors_and_short_keys(accuracy: pd.DataFrame, key: Tensor, ids: list[int], symbols: int) -> alt.LayerChart:
-    """Return the error of one-plane Index heads by their share of symbols with a short key, a dot a head and seed.
+    """Return the error of one-plane Index heads by their share of symbols with a short key, one dot per head and seed.
 
     Args:
         accuracy: the sweep's table.
@@ -488,7 +490,7 @@ def errors_and_short_keys(accuracy: pd.DataFrame, key: Tensor, ids: list[int], s
     )
     return (line + points).properties(
         title=alt.Title(
-            title, subtitle="Short: under half the median symbol's; a dot a head and seed; dashed: error = share"
+            title, subtitle="Short: under half the median symbol's; one dot per head and seed; dashed: error = share"
         ),
         description=f"Scatter plot of wrong answers by the share of symbols with a short key. {title}.",
         height=280,

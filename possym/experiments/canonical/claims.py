@@ -1,7 +1,7 @@
 """Claims on the canonical tasks and the frequency knob, measured on the sweep.
 
 Learnt means a mean accuracy over seeds of at least `LEARNT`. Where a claim names no number of planes, heads have many
-planes an angle. Verdicts are on heads with learnt maps, at the shorter length; fixed maps are told beside them.
+planes per angle. Verdicts are on heads with learnt maps, at the shorter length; fixed maps are told beside them.
 """
 
 import pandas as pd
@@ -158,7 +158,7 @@ def moderate_second_angle(study: Study) -> Measurement:
 
 
 def shape(task: str, wanted: str):
-    """Measure the shape of accuracy over the answer's place at the angles that do not suit a task."""
+    """Measure the shape of accuracy over the answer's position at the angles that do not suit a task."""
 
     def measure(study: Study) -> Measurement:
         counted, total, bends = 0, 0, []

@@ -94,7 +94,7 @@ class CanonicalExplorer:
             "<p>Attention of the last token on one sequence:</p>"
             f"{heat_table([('head', found['tokens'], found['attention'])])}"
             "<p>Accuracy by the answer's place:</p>"
-            f"{heat_table([('place', [str(i) for i in range(LENGTH - 1)], found['by_place'])])}"
+            f"{heat_table([('position', [str(i) for i in range(LENGTH - 1)], found['by_place'])])}"
             "<p>The head's first plane before rotation, queries as circles and keys as triangles:</p>"
             f"{plane_picture(query[asks], key[stands])}"
         )

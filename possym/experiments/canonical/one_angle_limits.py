@@ -1,6 +1,6 @@
 """What a head with one angle can do in principle: margins of hard attention on the canonical tasks.
 
-A margin is the smallest gap, over all inputs of a length, between the logit of the place to attend and the
+A margin is the smallest gap, over all inputs of a length, between the logit of the position to attend and the
 largest other logit, for a head whose queries and keys have norm at most 1 in each plane. With a positive margin a
 large enough factor solves the task with softmax, up to that length (2605.31558, lemma F.1); the smaller the
 margin, the larger the weights have to grow.
@@ -17,10 +17,10 @@ from torch import Tensor
 
 
 def smallest_turn(angle: float, length: int) -> float:
-    """Return how close two places come on the circle: the smallest |k·angle| modulo 2π for k = 1 … length − 2.
+    """Return how close two positions come on the circle: the smallest |k·angle| modulo 2π for k = 1 … length − 2.
 
     Args:
-        angle: radians a position.
+        angle: radians per position.
         length: number of tokens, the query included; the length − 1 before it are told apart.
 
     >>> smallest_turn(0.1, 32)
@@ -34,8 +34,8 @@ def smallest_turn(angle: float, length: int) -> float:
 def index_margin(angle: float, length: int) -> float:
     """Return the margin of T_Index: 1 − cos of the smallest turn.
 
-    It is at most 1 − cos(2π/(length − 1)), reached where the places stand evenly round the circle. Below that
-    angle neighbours are too close; above it the places wrap round and land beside each other.
+    It is at most 1 − cos(2π/(length − 1)), reached where the positions stand evenly round the circle. Below that
+    angle neighbours are too close; above it the positions wrap round and land beside each other.
 
     Source: 2605.31558, theorems 3.1 and 3.2 (the construction and the bound).
 
@@ -66,7 +66,7 @@ def one_plane_induction(symbols: int, length: int) -> tuple[float, Tensor, Tenso
 
 
 def many_plane_induction(symbols: int, length: int) -> tuple[float, Tensor]:
-    """Return an angle and phase with which one plane a symbol, all of one angle, solve Partial induction.
+    """Return an angle and phase with which one plane per symbol, all of one angle, solve Partial induction.
 
     Query and key of a symbol lie in the symbol's own plane, so other symbols have logit 0, and a match at
     distance d has cos(d·angle + phase), which falls with d and stays above 1/2.

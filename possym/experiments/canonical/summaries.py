@@ -1,4 +1,4 @@
-"""Summaries of the canonical sweep: means over seeds, what is learnt where, shapes over the answer's place.
+"""Summaries of the canonical sweep: means over seeds, what is learnt where, shapes over the answer's position.
 
 Tables in are those of `possym.experiments.canonical`. Frequency ID 0 is NoPE. An angle is *learnt* where the mean
 accuracy over seeds is at least `LEARNT`.
@@ -84,10 +84,10 @@ def learnt_ids(accuracy: pd.DataFrame, **wanted: object) -> list[int]:
 
 
 def shapes(by_place: pd.DataFrame, **wanted: object) -> pd.DataFrame:
-    """Return the shape of accuracy over the answer's place, tested over seeds, for each frequency ID.
+    """Return the shape of accuracy over the answer's position, tested over seeds, for each frequency ID.
 
     Returns:
-        first_id, accuracy (mean over places and seeds), bend, low, high, p_value, shape, and ``between``:
+        first_id, accuracy (mean over positions and seeds), bend, low, high, p_value, shape, and ``between``:
         whether the accuracy lies between `MIDDLE` of the way from the worst angle's to the best one's. Near the
         worst there is nothing to have a shape, near the best nothing is mismatched.
     """
@@ -162,12 +162,12 @@ def short_keys(key: torch.Tensor, symbols: int) -> torch.Tensor:
 
 
 def gathering(query: torch.Tensor, key: torch.Tensor, angles: list[float], symbols: int) -> pd.DataFrame:
-    """Return how the contents of one-plane Index heads lie in their plane, one row a seed and head.
+    """Return how the contents of one-plane Index heads lie in their plane, one row per seed and head.
 
     Args:
         query, key: (seeds, heads, V, 2) contents before rotation; tokens below ``symbols`` are keys, token
             symbols − 1 + σ asks for distance σ.
-        angles: the heads' angles, radians a position.
+        angles: the heads' angles, radians per position.
         symbols: number of symbols.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Is accuracy U-shaped over the answer's place? A test over seeds.
+"""Is accuracy U-shaped over the answer's position? A test over seeds.
 
-Each seed gives one curve over the places. Its bend is the quadratic coefficient of a least-squares parabola
-over the place, centred and scaled to [−1, 1]; a U has a positive bend, an inverse U a negative one. The seeds
+Each seed gives one curve over the positions. Its bend is the quadratic coefficient of a least-squares parabola
+over the position, centred and scaled to [−1, 1]; a U has a positive bend, an inverse U a negative one. The seeds
 are the independent draws, so the interval and the p-value are over seeds, not over sequences.
 """
 
@@ -23,7 +23,7 @@ class UShapeTest(NamedTuple):
 
 
 def bends(curves: Tensor) -> Tensor:
-    """Return the quadratic coefficient of each curve (..., places) over the place scaled to [−1, 1].
+    """Return the quadratic coefficient of each curve (..., positions) over the position scaled to [−1, 1].
 
     >>> place = torch.linspace(-1, 1, 5)
     >>> bends(0.5 + 0.3 * place**2 - 0.2 * place)
@@ -37,7 +37,7 @@ def bends(curves: Tensor) -> Tensor:
 
 
 def u_shape_test(curves: Tensor, level: float = 0.05) -> UShapeTest:
-    """Test over seeds whether curves (seeds, places) bend up (``"U"``), down (``"inverse U"``) or neither (``"flat"``).
+    """Test over seeds whether curves (seeds, positions) bend up (``"U"``), down (``"inverse U"``) or not (``"flat"``).
 
     A shape is named if the sign-flip p-value is at most ``level`` and the t-interval of level 1 − ``level``
     leaves zero out. The p-value is exact under symmetry: the share of all 2^seeds sign patterns of the bends

@@ -15,7 +15,7 @@ TASKS = dict(zip(("number", "letter", "mixed"), CATEGORIES, strict=False))
 
 
 def accuracies(models: pd.DataFrame) -> alt.LayerChart:
-    """Return the test accuracy of every model by setting and task: a mark a model, a tick at the median.
+    """Return the test accuracy of every model by setting and task: one mark per model, a tick at the median.
 
     Args:
         models: of `possym.experiments.generality.summaries.ends`.
@@ -40,7 +40,7 @@ def accuracies(models: pd.DataFrame) -> alt.LayerChart:
     )
     medians = base.mark_tick(thickness=2).encode(x="median(accuracy):Q")
     return (marks + medians).properties(
-        title=alt.Title(title, subtitle="One mark a model; tick: median over seeds"),
+        title=alt.Title(title, subtitle="One mark per model; tick: median over seeds"),
         description=f"Dot plot: test accuracy of every model by setting and task. {title}.",
         height=46 * data["label"].nunique(),
     )
@@ -102,7 +102,7 @@ def pure_shares(accuracy: pd.DataFrame, heads: pd.DataFrame) -> alt.Chart:
         .properties(
             title=alt.Title(
                 dynamic_title("gamma", titles),
-                subtitle="Query at the last place; pure: one score ≥ 1 − γ, the other ≤ γ",
+                subtitle="Query at the last position; pure: one score ≥ 1 − γ, the other ≤ γ",
             ),
             description="Stacked bars: shares of positional, symbolic and other heads by setting and task. "
             f"{'; '.join(titles.values())}.",

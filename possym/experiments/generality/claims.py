@@ -185,7 +185,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{LEARNS}. A task is learnt between the last evaluation before accuracy first reached {percent(BEFORE)} and "
         f"the first at {percent(LEARNT)}. The null is a drift: the share of pure heads rises from the first evaluation "
         "to the last at a constant pace. Holds if in every model that learns, the share rises more during that time "
-        "than the drift does; {MOST}",
+        f"than the drift does; {MOST}",
         with_success,
         CONFIDENCE,
         changed="more pure heads at the end than before the task was learnt were enough, which any drift gives; "

@@ -17,7 +17,7 @@ LABELS = {
     "heads": "more heads a layer",
     "layers": "fewer layers",
     "llama": "Llama's blocks",
-    "every-place": "loss on every place",
+    "every-place": "loss on every position",
     "shares": "few short paths",
     "mixed": "the mixed task",
 }

@@ -83,7 +83,7 @@ def accuracy_by_length(accuracy: pd.DataFrame) -> alt.LayerChart:
                 subtitle=f"Median, smallest and largest of {int(data['seeds'].max())} seeds; diamonds, hops mixed: "
                 "read off the paper's Fig. 5B",
             ),
-            description="Line chart of accuracy by input length on a logarithmic axis, one line with a band a task, "
+            description="Line chart of accuracy by input length on a logarithmic axis, one line with a band per task, "
             "with the paper's readings as diamonds. A menu picks the number of hops.",
             height=320,
         )
@@ -147,7 +147,7 @@ def checkpoints_by_length(checkpoints: pd.DataFrame) -> alt.LayerChart:
 
 
 def points_by_rate(points: pd.DataFrame) -> alt.LayerChart:
-    """Return the 90 % point of every model, a row a task and learning rate.
+    """Return the 90 % point of every model, one row per task and learning rate.
 
     Args:
         points: task, learning_rate, seed, point, censored, as `possym.experiments.generalization.summaries.crossings`
@@ -179,10 +179,10 @@ def points_by_rate(points: pd.DataFrame) -> alt.LayerChart:
     )
     return (dots + median).properties(
         title=alt.Title(
-            f"Seeds of one setting differ by up to a factor of {widest:.1f} in how far they reach",
-            subtitle="One mark a seed; bar: median",
+            f"Seeds of one setting differ by up to a factor of {widest:.1f} in the length they reach",
+            subtitle="One mark per seed; bar: median",
         ),
-        description="Dot plot of the length where accuracy falls below 90 percent, one dot a seed, a row for each "
+        description="Dot plot of the length where accuracy falls below 90 percent, one dot per seed, a row for each "
         f"task and learning rate. The largest ratio between two seeds of a row is {widest:.1f}.",
         height=34 * data["row"].nunique(),
     )
@@ -244,7 +244,7 @@ def leads_by_length(leads: pd.DataFrame, looks: pd.DataFrame, heads: pd.DataFram
         .add_params(head)
         .properties(
             title=alt.Title(
-                falls, subtitle="Band: from the least to the greatest lead of any sequence; below 0 a wrong key leads"
+                falls, subtitle="Band: from the smallest to the largest lead of any sequence; below 0 a wrong key leads"
             ),
             description="Line chart of the right key's lead in logits by length, for the task and layer that a menu "
             f"picks, with theorem 3.2's bound scaled to meet it at the shortest length. {falls}.",
@@ -280,8 +280,8 @@ def distractor_chart(table: pd.DataFrame) -> alt.LayerChart:
         alt.Chart(table.round(3))
         .mark_line(strokeWidth=1.5)
         .encode(
-            x=alt.X("farther:Q", title="How many positions farther than the right key"),
-            y=alt.Y("gap:Q", title="Wrong key less right key (logits)"),
+            x=alt.X("farther:Q", title="Positions beyond the right key"),
+            y=alt.Y("gap:Q", title="Wrong key minus right key (logits)"),
             color=alt.Color("head:N", title=None).scale(domain=names, range=list(COLORS[: len(names)])),
             tooltip=["head:N", "farther:Q", "gap:Q"],
         )
@@ -291,7 +291,7 @@ def distractor_chart(table: pd.DataFrame) -> alt.LayerChart:
         title=alt.Title(
             "Where a far key looks like the right one", subtitle=f"Nearest miss beyond 17 positions, {words}"
         ),
-        description=f"Line chart of a wrong key's mean logit less the right key's, by distance. Nearest: {words}.",
+        description=f"Line chart of a wrong key's mean logit minus the right key's, by distance. Nearest: {words}.",
         height=280,
     )
 
@@ -329,7 +329,7 @@ def repairs_chart(repairs: pd.DataFrame) -> alt.FacetChart:
         .add_params(at)
         .properties(
             title=alt.Title(
-                dynamic_title("at", titles), subtitle="Median, smallest and largest seed; dashed: the model as it is"
+                dynamic_title("at", titles), subtitle="Median, smallest and largest seed; dashed: the unrepaired model"
             ),
             description="Dot plots of accuracy with each repair at test time, by the heads repaired; a menu of "
             f"lengths. {titles[lengths[-1]]}.",

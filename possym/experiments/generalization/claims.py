@@ -339,7 +339,7 @@ CLAIMS = (
         "faster on the number task",
         "heads of trained models that look at one step of the path at training length; the right key's logit minus "
         "the best other one (a seed's median over sequences, heads and hops) at the longest length, as a share of "
-        "that at training length. Holds if the share is lower on the number task in every seed; {MOST}",
+        f"that at training length. Holds if the share is lower on the number task in every seed; {MOST}",
         leads_fall,
         SEED_RANGE,
         changed=MOST_BEFORE,

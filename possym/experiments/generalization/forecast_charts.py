@@ -96,7 +96,7 @@ def forecast_against_measured(
     return (line + dots).properties(
         title=alt.Title(
             f"Half of the models are forecast within a factor of {factor:.2f}",
-            subtitle=f"One mark a model{which}; dashed: forecast = measurement",
+            subtitle=f"One mark per model{which}; dashed: forecast = measurement",
         ),
         description="Scatter plot on logarithmic axes of the forecast against the measured length where accuracy falls "
         f"below 90 percent{by}. The median error is a factor of {factor:.2f}.",
@@ -126,7 +126,7 @@ def ratios_by_level_chart(ratios: pd.DataFrame, factor: float) -> alt.LayerChart
     )
     return (band + spread + dots).properties(
         title=alt.Title(
-            f"At no level is the median forecast farther off than {words}",
+            f"At every level the median forecast is within {words}",
             subtitle=f"Median, smallest and largest of the models that fall; grey: within a factor of {factor:g}",
         ),
         description="Dot plot on a logarithmic axis of the forecast length over the measured one, a row for each task "
@@ -207,7 +207,7 @@ def parts_by_layer(parts: pd.DataFrame) -> alt.LayerChart:
         .properties(
             title=alt.Title(
                 dynamic_title("join([task, source, at, way], ', ')", parts_titles(data)),
-                subtitle="Median, smallest and largest seed; dashed: the model as it is",
+                subtitle="Median, smallest and largest seed; dashed: the whole model",
             ),
             description="Dot plot of accuracy by layer: the dashed line is the whole model at the chosen length, each "
             "dot the model in which the chosen layers alone see the extra tokens.",
@@ -273,10 +273,10 @@ def failing_chart(failing: pd.DataFrame) -> alt.Chart:
         .properties(
             height=130,
             title=alt.Title(
-                f"The layer that models owe most to is {words}",
+                f"Shielding returns most at {words}",
                 subtitle="Measured; at the first length where a model falls below 90 %",
             ),
-            description="Bar charts by task: how many models owe most of their loss to each layer, measured and "
-            f"forecast. The usual one is {words}.",
+            description="Bar charts by task: how many models regain most accuracy by shielding each layer, measured "
+            "and forecast. The usual one is {words}.",
         )
     )

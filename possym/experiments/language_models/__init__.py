@@ -290,7 +290,7 @@ def weights_file(entry: Run, config: Config | None = None) -> Path:
     """Return where the weights of a trained model stay on this machine: a file of the cache, not of the store.
 
     Settings that train another model than those of the preset paper, which are meant without ``config``, are in the
-    file's name: no run at other settings puts its weights in the place of those.
+    file's name: no run at other settings overwrites those weights.
     """
     paper = Config.preset_named("paper")
     other = {name: getattr(config or paper, name) for name in TRAINED_BY}

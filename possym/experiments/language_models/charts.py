@@ -87,7 +87,7 @@ def film(scores: pd.DataFrame, jobs: pd.DataFrame, loss: pd.DataFrame) -> alt.HC
     plane = heads_in_plane(heads[columns].round(3), tooltip).encode(color=job_color(), opacity=alt.value(0.8))
     base = alt.Chart(curve[["at", "drawn", "loss", "step"]].round(3)).encode(
         x=alt.X("drawn:Q", title=f"{UPDATES} (the start at the left edge)").scale(type="log", nice=False),
-        y=alt.Y("loss:Q", title="Held-out loss, nats a token").scale(domain=[0, 10]),
+        y=alt.Y("loss:Q", title="Held-out loss, nats per token").scale(domain=[0, 10]),
     )
     here = base.transform_filter("datum.at == at")
     point = here.mark_point(size=90, color=SYMBOLIC).encode(tooltip=["step:Q", number("loss")])
@@ -100,9 +100,9 @@ def film(scores: pd.DataFrame, jobs: pd.DataFrame, loss: pd.DataFrame) -> alt.HC
         .add_params(slider, words, plays("at", 250))
         .properties(
             title=alt.Title(
-                title, subtitle="One mark a head, at the update of the slider; the job is the head's at that update"
+                title, subtitle="One mark per head, at the update of the slider; the job is the head's at that update"
             ),
-            description="Plane of positional (across) and symbolic score (up), one mark a head, beside the held-out "
+            description="Plane of positional (across) and symbolic score (up), one mark per head, beside the held-out "
             f"loss by update. {title}.",
         )
     )
@@ -169,12 +169,12 @@ def jobs_in_plane(scores: pd.DataFrame, jobs: pd.DataFrame, others: pd.DataFrame
         title = f"Known heads lie in opposite corners, in models trained here as in {' and '.join(order[1:])}"
     return alt.hconcat(*panels).properties(
         title=alt.Title(title, subtitle=f"Median positional and symbolic scores, trained here: {'; '.join(corners)}"),
-        description=f"Planes of both scores, one mark a head, coloured by job. {title}.",
+        description=f"Planes of both scores, one mark per head, coloured by job. {title}.",
     )
 
 
 def kinds_by_encoding(scores: pd.DataFrame) -> alt.LayerChart:
-    """Draw how many heads of each kind models end with, by encoding, one mark a seed."""
+    """Draw how many heads of each kind models end with, by encoding, one mark per seed."""
     last = summaries.at_end(summaries.held_out(scores))
     heads = len(last[["layer", "head"]].drop_duplicates())
     counts = summaries.counts(last)
@@ -226,7 +226,7 @@ def loss_by_length(length: pd.DataFrame, trained: int) -> alt.FacetChart:
     base = alt.Chart(rows[["encoding", "edit", "times", "median", "low", "high"]].round(3)).encode(
         x=alt.X("times:Q", title="Position, in trained lengths").scale(domain=[0, 8]), color=color
     )
-    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="Loss, nats a token"), y2="high:Q")
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="Loss, nats per token"), y2="high:Q")
     line = base.mark_line().encode(
         y="median:Q", tooltip=["encoding:N", "edit:N", *(number(name, ".2f") for name in ("times", "median"))]
     )
@@ -247,7 +247,7 @@ def loss_by_length(length: pd.DataFrame, trained: int) -> alt.FacetChart:
                     f"the trained length; a window on the most symbolic quarter leaves {far['symbolic windowed']:.2f}",
                 ],
             ),
-            description=f"Line charts of loss by position, a panel an encoding, a line an edit. {title}.",
+            description=f"Line charts of loss by position, one panel per encoding, one line per edit. {title}.",
         )
     )
 
@@ -275,7 +275,7 @@ def planes_by_frequency(planes: pd.DataFrame) -> alt.LayerChart:
 
 
 def recall_by_distance(recall: pd.DataFrame) -> alt.LayerChart:
-    """Draw how often a pair of random tokens is told again, by how far back it stands, a line an encoding."""
+    """Draw how often a pair of random tokens is told again, by how far back it stands, one line per encoding."""
     rows = over_seeds(recall, ["encoding", "distance"], "accuracy")
     rows["encoding"] = rows["encoding"].map(ENCODING_NAMES)
     color = alt.Color("encoding:N", title=None).scale(
@@ -357,7 +357,7 @@ def attention_on_code(attention: pd.DataFrame, heads: pd.DataFrame) -> alt.HConc
 
 
 def kinds_elsewhere(scores: pd.DataFrame, texts: Sequence[str]) -> alt.HConcatChart:
-    """Draw each head's lead on other texts against that on held-out windows, one mark a head, a panel a text."""
+    """Draw each head's lead on other texts against that on held-out windows, one mark per head, one panel per text."""
     rows = summaries.at_end(scores[scores["weighting"] == "relative"])
     rows = rows.assign(lead=rows["positional"] - rows["symbolic"])
     wide = rows.pivot_table(index=[*summaries.KEYS, "layer", "head"], columns="text", values="lead").reset_index()
@@ -376,6 +376,6 @@ def kinds_elsewhere(scores: pd.DataFrame, texts: Sequence[str]) -> alt.HConcatCh
         panels.append((line.encode(x="at:Q", y="at:Q") + marks).properties(width=240, height=240))
     title = f"Heads' kinds on other texts: rank correlation {' and '.join(told)}"
     return alt.hconcat(*panels).properties(
-        title=alt.Title(title, subtitle="One mark a head of all seeds; dashed: the same on both"),
+        title=alt.Title(title, subtitle="One mark per head of all seeds; dashed: the same on both"),
         description=f"Scatter plots of positional − symbolic, other texts against held-out source. {title}.",
     )

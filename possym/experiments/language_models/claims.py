@@ -411,7 +411,7 @@ CLAIMS = (
         "symbolic quarter.",
         "not studied",
         "windows of the trained length and the first token; held-out loss from 4 to 8 times that length, positional "
-        "minus symbolic windowed, seed by seed; {DECIDED}",
+        f"minus symbolic windowed, seed by seed; {DECIDED}",
         lambda study: far_by_edit(study, "positional windowed", "symbolic windowed"),
         CONFIDENCE,
     ),

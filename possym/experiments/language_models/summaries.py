@@ -113,7 +113,7 @@ def clustered_auc(table: pd.DataFrame, label: str, value: str, seed: int = 0) ->
     no p-value.
 
     Args:
-        table: `KEYS`, layer, the column ``label`` (bool) and the column ``value``, one row a head.
+        table: `KEYS`, layer, the column ``label`` (bool) and the column ``value``, one row per head.
     """
     generator = np.random.default_rng(seed)
     models = [model for _, model in table.groupby(KEYS)]

@@ -1,7 +1,7 @@
 """How heads turn positional or symbolic while GPT-J models learn the number and the letter task.
 
 Each task trains several members from their own seeds, in weights, data and dropout. At points that are denser
-early, every head is scored on one held-out set that all members share: the query is the last place, the keys
+early, every head is scored on one held-out set that all members share: the query is the last position, the keys
 before it move, its own token stays. Accuracy is that of each member's own validation set, by hops, and at the
 end of its test set.
 
@@ -13,7 +13,7 @@ Tables of the study (steps count updates, hops = 0 means all together):
 - ``training``: task, seed, step, loss, accuracy; means over the `WINDOW` updates up to ``step``
 - ``timing``: task, learning_rate, phase, seconds
 - ``variants``: task, seed, step, layer, head, query, temperature, positional, symbolic: the scores with other
-  temperatures and with the query at other places, see `score_variants`; every `THINNED` th evaluation and the last
+  temperatures and with the query at other positions, see `score_variants`; every `THINNED` th evaluation and the last
 - ``best``: task, seed, step, hops, accuracy, loss, count: as the test rows of ``accuracy``, of each member's weights at
   its best validation, which was at ``step``; see `possym.experiments.trained.trained`
 - ``rate_accuracy``, ``rate_scores``: as ``accuracy`` and ``scores``, of fewer members trained at other learning
@@ -257,9 +257,9 @@ def evaluation(
 
 
 def score_heads(model: Ensemble, tokens: Tensor, temperature: float) -> dict[str, Tensor]:
-    """Return scores of every head over sequences, query at the last place, each (E, L, H).
+    """Return scores of every head over sequences, query at the last position, each (E, L, H).
 
-    The keys before the last place move; the last token's own key is attended but stays. Means are called
+    The keys before the last position move; the last token's own key is attended but stays. Means are called
     ``positional``, ``symbolic`` and ``entropy``, standard deviations ``positional_sd`` and ``symbolic_sd``.
 
     Args:
@@ -286,10 +286,10 @@ def score_heads(model: Ensemble, tokens: Tensor, temperature: float) -> dict[str
 
 
 def score_variants(model: Ensemble, batch: Batch, temperatures: Sequence[float]) -> dict[str, Tensor]:
-    """Return the mean scores of every head with the query at other places and with other temperatures.
+    """Return the mean scores of every head with the query at other positions and with other temperatures.
 
-    Each query's earlier keys move, at least two. `QUERIES`: ``last`` is the last place; ``path`` the places from
-    which the path jumps, the last one included; ``all`` every place.
+    Each query's earlier keys move, at least two. `QUERIES`: ``last`` is the last position; ``path`` the positions from
+    which the path jumps, the last one included; ``all`` every position.
 
     Args:
         model: the ensemble.
@@ -352,7 +352,7 @@ def thinned(points: Sequence[int]) -> list[int]:
 
 
 def tidy(values: dict[str, Tensor], axes: dict[str, Sequence[Any]]) -> pd.DataFrame:
-    """Return tensors that share their axes as one table, a row an entry; five decimals, so that it stores small."""
+    """Return tensors that share their axes as one table, one row per entry; five decimals, so that it stores small."""
     index = pd.MultiIndex.from_product(axes.values(), names=axes.keys())
     columns = {name: value.flatten().double().round(decimals=5).float().numpy() for name, value in values.items()}
     return pd.DataFrame(columns, index).reset_index()

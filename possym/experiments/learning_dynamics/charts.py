@@ -101,7 +101,7 @@ def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
 
 
 def steps_to_learn(accuracy: pd.DataFrame, level: float = 0.9) -> alt.LayerChart:
-    """Return the step at which each hop count reaches ``level``: a mark a seed, and the paper's readings."""
+    """Return the step at which each hop count reaches ``level``: one mark per seed, and the paper's readings."""
     learnt = learnt_steps(accuracy, level)
     learnt["hops"] = [hop_words(hops) for hops in learnt["hops"]]
     learnt["source"] = "a seed here"
@@ -128,7 +128,7 @@ def steps_to_learn(accuracy: pd.DataFrame, level: float = 0.9) -> alt.LayerChart
             tooltip=["task:N", "hops:N", "who:N", alt.Tooltip("step:Q", format=",")],
         )
         .properties(
-            title=alt.Title(title, subtitle=f"One mark a seed{left_out}"),
+            title=alt.Title(title, subtitle=f"One mark per seed{left_out}"),
             description=f"Dot plot: {title.lower()}, by task and hop count, one dot for each seed, with the "
             "paper's steps "
             "as diamonds.",
@@ -439,7 +439,7 @@ def entropy_by_layer(scores: pd.DataFrame, task: str, columns: int = 40) -> alt.
         .properties(
             title=alt.Title(
                 dynamic_title("shown", titles),
-                subtitle="One line a layer; uniform attention over n keys has ln n",
+                subtitle="One line per layer; uniform attention over n keys has ln n",
             ),
             description=f"Line chart, {task} task: attention entropy over training, one line for each layer; a menu "
             f"of seeds. {titles['median']}.",
@@ -494,7 +494,7 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
     means = "; ".join(f"{row.row} {row.mean:.1f}" for row in data.itertuples())
     return (spread + mean + theirs).properties(
         title=alt.Title(
-            "How many heads end pure, and what the paper counts",
+            "The number of heads that end pure, here and in the paper",
             subtitle=f"Dot: mean of {int(data['seeds'].max())} seeds; bar: smallest to largest seed; diamond: "
             "the paper",
         ),

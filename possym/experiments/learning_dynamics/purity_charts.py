@@ -11,7 +11,7 @@ TASK_COLORS = dict(zip(("number", "letter"), CATEGORIES, strict=False))
 def learning_against_purity(
     accuracy: pd.DataFrame, heads: pd.DataFrame, *, gamma: float = 0.1, level: float = 0.99, share: float = 0.5
 ) -> alt.LayerChart:
-    """Return one mark a seed: the step of convergence against the step since which its heads are pure.
+    """Return one mark per seed: the step of convergence against the step since which its heads are pure.
 
     Args:
         accuracy, heads: tables of the study.
@@ -46,14 +46,14 @@ def learning_against_purity(
     left_out = len(runs) - len(both)
     missing = f"; {left_out} without one of the steps are left out" if left_out else ""
     return (line.encode(x="at:Q", y="at:Q") + marks).properties(
-        title=alt.Title(title, subtitle=f"One mark a seed, γ = {gamma:g}{missing}; dashed: both at once"),
-        description=f"Scatter plot: step of convergence against step of purity, one mark a seed. {title}.",
+        title=alt.Title(title, subtitle=f"One mark per seed, γ = {gamma:g}{missing}; dashed: both at once"),
+        description=f"Scatter plot: step of convergence against step of purity, one mark per seed. {title}.",
         height=340,
     )
 
 
 def counts_by_reading(counts: pd.DataFrame) -> alt.FacetChart:
-    """Return the number of pure heads by query place, temperature and γ: mean over seeds with its range.
+    """Return the number of pure heads by query position, temperature and γ: mean over seeds with its range.
 
     Args:
         counts: task, seed, query, temperature, gamma, kind, heads, from
@@ -79,7 +79,9 @@ def counts_by_reading(counts: pd.DataFrame) -> alt.FacetChart:
         color=kind_color(),
         yOffset=alt.YOffset("kind:N"),
     )
-    bars = base.mark_rule(strokeWidth=2, opacity=0.5).encode(x=alt.X("low:Q", title="Pure heads a model"), x2="high:Q")
+    bars = base.mark_rule(strokeWidth=2, opacity=0.5).encode(
+        x=alt.X("low:Q", title="Pure heads per model"), x2="high:Q"
+    )
     dots = base.mark_point(filled=True, size=55).encode(
         x="mean:Q",
         shape=alt.Shape("kind:N", title=None),
@@ -91,7 +93,7 @@ def counts_by_reading(counts: pd.DataFrame) -> alt.FacetChart:
         .facet(facet=alt.Facet("reading:N", title=None, sort=order), columns=3)
         .properties(
             title=alt.Title(
-                title, subtitle="Rows: task and places of the query; mark: mean over seeds; line: their range"
+                title, subtitle="Rows: task and positions of the query; mark: mean over seeds; line: their range"
             ),
             description=f"Small multiples of dot plots: pure heads by task, query, temperature and γ. {title}.",
         )
@@ -99,7 +101,7 @@ def counts_by_reading(counts: pd.DataFrame) -> alt.FacetChart:
 
 
 def rates(summary: pd.DataFrame) -> alt.LayerChart:
-    """Return one mark a model: how many heads end pure against its test accuracy, by learning rate.
+    """Return one mark per model: how many heads end pure against its test accuracy, by learning rate.
 
     Args:
         summary: task, learning_rate, seed, accuracy, pure, from
@@ -127,7 +129,7 @@ def rates(summary: pd.DataFrame) -> alt.LayerChart:
             tooltip=["task:N", "rate:N", "seed:O", "pure:Q", alt.Tooltip("accuracy:Q", format=".2%")],
         )
         .properties(
-            title=alt.Title(title, subtitle="Means over both tasks; one mark a model"),
+            title=alt.Title(title, subtitle="Means over both tasks; one mark per model"),
             description=f"Scatter plot: test accuracy against the number of pure heads. {title}.",
             height=300,
         )

@@ -240,7 +240,7 @@ def top_layer_last(heads: pd.DataFrame) -> pd.Series:
     symbolic, nothing is shown and the answer is False.
 
     Args:
-        heads: the study's table at one γ, one head a layer.
+        heads: the study's table at one γ, one head per layer.
 
     Raises:
         InputError: a column is missing.

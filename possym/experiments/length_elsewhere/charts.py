@@ -23,7 +23,7 @@ def setting_color(data: pd.DataFrame) -> alt.Color:
 
 
 def accuracy_by_setting(accuracy: pd.DataFrame) -> alt.FacetChart:
-    """Return the median accuracy by length in each setting, a panel a task."""
+    """Return the median accuracy by length in each setting, one panel per task."""
     data = labelled(over_seeds(accuracy[accuracy["hops"] == 0], ["setting", "task", "length"], "accuracy"))
     tasks = [task for task in TASKS if task in set(data["task"])]
     longest = int(data["length"].max())
@@ -47,7 +47,8 @@ def accuracy_by_setting(accuracy: pd.DataFrame) -> alt.FacetChart:
             title=alt.Title(
                 title, subtitle="Medians over seeds, of models that have learnt their task and others alike"
             ),
-            description=f"Line charts of accuracy by input length on a logarithmic axis, a line a setting. {title}.",
+            description="Line charts of accuracy by input length on a logarithmic axis, one line per setting. "
+            f"{title}.",
         )
     )
 

@@ -7,8 +7,8 @@ layer takes up its function. Every member reads held-out sequences of its own, u
 Tables of the study. ``function`` is the k of F^k (`possym.experiments.mechanism.token_flow`), −1 for none; hops = 0
 means all together:
 - ``agreement``: task, seed, layer, where (path or last), power, share
-- ``labels``: task, seed, without, layer, function, agreement, last_function: labels of every layer, from all places of
-  the path and from the last alone; ``without`` is the layer that was made to move nothing, −1 for none
+- ``labels``: task, seed, without, layer, function, agreement, last_function: labels of every layer, from all positions
+  of the path and from the last alone; ``without`` is the layer that was made to move nothing, −1 for none
 - ``left``: task, seed, layer, hops, left, share: after each layer, −1 before the first; left = 5 means never
 - ``advance``: task, seed, layer, advance, share
 - ``frequencies``: task, seed, layer, head, weighting, dominant, strongest: frequency IDs
@@ -216,7 +216,7 @@ def label_table(found: dict[str, Tensor], axes: dict[str, Sequence[Any]], withou
 
 
 def table(values: dict[str, Tensor], axes: dict[str, Sequence[Any]]) -> pd.DataFrame:
-    """Return tensors on any device as one table, a row an entry."""
+    """Return tensors on any device as one table, one row per entry."""
     return tidy({name: value.cpu() for name, value in values.items()}, axes)
 
 

@@ -29,7 +29,7 @@ def moved_tokens(table: pd.DataFrame, title: str) -> alt.LayerChart:
     """Return which token sits where after each layer, on one sequence a number of hops; a slider picks the number.
 
     Args:
-        table: hops, layer (−1 is the input), place, token, path (whether the place is on the path), changed (whether
+        table: hops, layer (−1 is the input), place, token, path (whether the position is on the path), changed (whether
             the layer brought another token).
         title: what the picture shows.
     """
@@ -53,7 +53,7 @@ def moved_tokens(table: pd.DataFrame, title: str) -> alt.LayerChart:
         alt.Chart(data[["hops", "row", "place", "token", "state", "path"]])
         .transform_filter("datum.hops == hops")
         .encode(
-            x=alt.X("place:O", title="Place").axis(labelAngle=0, labelOverlap=True),
+            x=alt.X("place:O", title="Position").axis(labelAngle=0, labelOverlap=True),
             y=alt.Y("row:N", title=None, sort=rows).axis(labelLimit=120),
         )
     )
@@ -71,8 +71,8 @@ def moved_tokens(table: pd.DataFrame, title: str) -> alt.LayerChart:
         (tiles + names)
         .add_params(chosen)
         .properties(
-            title=alt.Title(title, subtitle="Rows: input, then after each layer; strong colour: places of the path"),
-            description=f"Table of tokens by place and layer, those that a layer brought in colour. {title}.",
+            title=alt.Title(title, subtitle="Rows: input, then after each layer; strong colour: positions of the path"),
+            description=f"Table of tokens by position and layer, those that a layer brought in colour. {title}.",
             height=22 * len(rows),
         )
     )
@@ -139,7 +139,7 @@ def runs(task: str, functions: list[int]) -> str:
 
 
 def arrivals(left: pd.DataFrame, task: str) -> alt.LayerChart:
-    """Return the share of sequences whose last place holds the answer after each layer, by number of hops.
+    """Return the share of sequences whose last position holds the answer after each layer, by number of hops.
 
     Args:
         left: task, seed, layer (−1 before the first), hops, left, share.
@@ -168,10 +168,12 @@ def arrivals(left: pd.DataFrame, task: str) -> alt.LayerChart:
         ),
         tooltip=["class:N", "layer:O", alt.Tooltip("median:Q", format=".1%"), alt.Tooltip("low:Q", format=".1%")],
     )
-    title = f"{task.capitalize()} task: the answer has come to the last place for {words}"
+    title = f"{task.capitalize()} task: the answer reaches the last position for {words}"
     return (line + band).properties(
-        title=alt.Title(title, subtitle="State of the last place, median over seeds and range; 90 % counts as arrived"),
-        description=f"Line chart of the share of sequences whose last place holds the answer, by layer. {title}.",
+        title=alt.Title(
+            title, subtitle="State of the last position, median over seeds and range; 90 % counts as arrived"
+        ),
+        description=f"Line chart of the share of sequences whose last position holds the answer, by layer. {title}.",
         height=240,
     )
 
@@ -213,7 +215,7 @@ def functions_over_training(training: pd.DataFrame, task: str) -> alt.LayerChart
 
 
 def onset_against_purity(onsets: pd.DataFrame) -> alt.LayerChart:
-    """Return when each layer took up its final function against when its head became pure, one mark a seed and layer.
+    """Return when each layer took up its final function against when its head became pure, one mark per seed and layer.
 
     Args:
         onsets: of `possym.experiments.mechanism.onsets.onsets`.
@@ -307,7 +309,7 @@ def plane_by_layer(table: pd.DataFrame, title: str) -> alt.LayerChart:
 
     Args:
         table: layer, sequence (from 1), place, token, kind, x, y, turned_x, turned_y, frequency_id, asks (whether this
-            is the last place's query).
+            is the last position's query).
         title: what the picture shows.
     """
     require_columns(

@@ -178,7 +178,7 @@ def hops_ahead(study: Study, task: str) -> pd.Series:
     left = of_task(study, "left", task)
     left = left[(left["hops"] == HOPS) & (left["layer"] >= 0) & (left["left"] <= HOPS)]
     ahead = left[HOPS - left["left"] > left["layer"] + 1]
-    # After layer l, counted from 0, one hop a layer has brought l + 1 hops at most.
+    # After layer l, counted from 0, one hop per layer has brought l + 1 hops at most.
     shares = ahead.groupby(["seed", "layer"])["share"].sum().groupby("seed").max()
     return shares.reindex(left["seed"].unique(), fill_value=0.0)
 
@@ -291,7 +291,7 @@ CLAIMS = (
         "others leave their input alone.",
         "Index^h, then Reflexive",
         "a layer's function is the power of Index that its states agree with best, at 80 % of the positions on paths "
-        "or more. Holds if in every seed layers 0 to {HOPS - 1} are Index and all others Reflexive; in part if in "
+        f"or more. Holds if in every seed layers 0 to {HOPS - 1} are Index and all others Reflexive; in part if in "
         "most seeds, with the 95 % interval of their share above one half, all layers are Index or, above those, "
         "Reflexive; not shown if that interval is not",
         composition("number"),

@@ -17,7 +17,7 @@ from possym.tasks import LetterTask, NumberTask
 
 
 class PlaneExplorer(Explorer):
-    """A sequence, a layer and a plane: where queries and keys point in it, and where the last place looks."""
+    """A sequence, a layer and a plane: where queries and keys point in it, and where the last position looks."""
 
     def __init__(self, model: GPTJEnsemble, task: NumberTask | LetterTask, seed: int = 0) -> None:
         """Build the controls and compute once."""
@@ -30,7 +30,7 @@ class PlaneExplorer(Explorer):
         self.widget = self.start(self.layer, self.plane, note, self.turned)
 
     def compute(self, tokens: Tensor) -> dict:
-        """Return the plane's frequency ID, its queries and keys (T, 2), and the attention of the last place."""
+        """Return the plane's frequency ID, its queries and keys (T, 2), and the attention of the last position."""
         layer = self.layer.value
         energy = plane_weights(self.model, tokens)["energy"][0, layer, 0]
         frequency_id = self.plane.value or int(energy.argmax()) + 1
@@ -52,11 +52,11 @@ class PlaneExplorer(Explorer):
         found = self.numbers
         return (
             f"Plane of frequency ID {found['frequency_id']}, {percent(found['share'])} of the logits' energy at the "
-            "last place. Circles: queries; triangles: keys; the longest of each at the rim."
+            "last position. Circles: queries; triangles: keys; the longest of each at the rim."
         )
 
     def drawing(self) -> str:
-        """Return the plane and, below it, the attention of the last place."""
+        """Return the plane and, below it, the attention of the last position."""
         queries, keys = (torch.tensor(self.numbers[side]) for side in ("queries", "keys"))
         looks = heat_table([("looks at", self.numbers["tokens"], self.numbers["attention"])])
         return plane_picture(queries, keys) + looks

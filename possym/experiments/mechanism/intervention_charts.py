@@ -14,10 +14,10 @@ from possym.experiments.learning_dynamics.summaries import over_seeds, require_c
 CHANGES = {
     ("uniform", "all"): "uniform",
     ("self", "all"): "at itself",
-    ("self", "last"): "at itself, last place only",
-    ("self", "others"): "at itself, other places only",
-    ("next", "all"): "next place of the path",
-    ("ahead", "all"): "place ℓ + 1 ahead on the path",
+    ("self", "last"): "at itself, last position only",
+    ("self", "others"): "at itself, other positions only",
+    ("next", "all"): "next position of the path",
+    ("ahead", "all"): "position ℓ + 1 ahead on the path",
     ("exchanged", "all"): "another sequence's",
 }
 KINDS = {
@@ -74,7 +74,7 @@ def causes(table: pd.DataFrame, task: str) -> alt.LayerChart:
         .add_params(chosen)
         .properties(
             title=alt.Title(
-                dynamic_title("chosen", titles), subtitle="Rows: what the layer looks at instead; median over seeds"
+                dynamic_title("chosen", titles), subtitle="Rows: where the layer looks instead; median over seeds"
             ),
             description="Heat map of accuracy by changed layer and kind of change, with a menu of hop counts. "
             f"{titles['all']}.",
@@ -116,9 +116,11 @@ def kept_layers(kept: pd.DataFrame, task: str, instead: str = "self") -> alt.Lay
     )
     found = f"{enough:g} well-chosen layers suffice" if enough == enough else "no choice of layers suffices"
     title = f"{task.capitalize()} task: {found} for 90 % of answers"
-    instead_words = {"self": "look at themselves", "uniform": "look everywhere alike"}[instead]
+    instead_words = {"self": "look at themselves", "uniform": "look everywhere equally"}[instead]
     return (line + band).properties(
-        title=alt.Title(title, subtitle=f"Places {instead_words} in the layers left out; median and range over seeds"),
+        title=alt.Title(
+            title, subtitle=f"Positions {instead_words} in the layers left out; median and range over seeds"
+        ),
         description=f"Line chart of accuracy by number of layers kept, for three orders. {title}.",
         height=260,
     )

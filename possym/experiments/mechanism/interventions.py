@@ -1,15 +1,15 @@
 """Causes: a model's attention replaced by another in some layers, and the accuracy that is left.
 
-A *change* says what attention a place has instead of its own:
+A *change* says what attention a position has instead of its own:
 - ``uniform``: every key that it sees alike;
 - ``self``: its own key alone, so that the layer moves nothing;
-- ``next``: a place of the path looks at the path's next place, the answer's place at itself; other places keep theirs;
-- ``ahead``: as ``next``, but in layer ℓ the place that is ℓ + 1 steps ahead on the path, or the answer's;
+- ``next``: a position of the path looks at the path's next position, the answer's position at itself; other positions
+  keep theirs;
+- ``ahead``: as ``next``, but in layer ℓ the position that is ℓ + 1 steps ahead on the path, or the answer's;
 - ``exchanged``: the attention that the same layer of the same model has on another sequence.
 
-A change is made at all places, at the last place alone, or at all others. Values, MLPs and all other layers stay as
-they are. Layers with several heads are changed in all of them.
-Sizes: E members, L layers, B sequences, T places.
+A change is made at all positions, at the last position alone, or at all others. Values, MLPs and all other layers stay
+as they are. Layers with several heads are changed in all of them. Sizes: E members, L layers, B sequences, T positions.
 
 Source of the ideal attention: 2605.31558, appendix F.
 """
@@ -36,7 +36,7 @@ def changed_weights(weights: Tensor, change: str, path: Tensor, hops: Tensor, la
     Args:
         weights: (E, B, H, T, T), the layer's own.
         change: one of `CHANGES`.
-        path: (E, B, steps) places of the path, −1 after the answer's.
+        path: (E, B, steps) positions of the path, −1 after the answer's.
         hops: (E, B).
         layer: which it is, from 0.
 
@@ -64,7 +64,7 @@ def changed_weights(weights: Tensor, change: str, path: Tensor, hops: Tensor, la
     target = path.gather(-1, torch.minimum(step + ahead, hops[..., None]).expand(path.shape))  # (E, B, steps)
     hot = torch.nn.functional.one_hot(target, T).to(weights.dtype)  # (E, B, steps, T)
     walks = torch.nn.functional.one_hot(path.clamp(min=0), T).to(weights.dtype)
-    walks = walks * (step <= hops[..., None])[..., None]  # (E, B, steps, T): which place each step stands at
+    walks = walks * (step <= hops[..., None])[..., None]  # (E, B, steps, T): which position each step stands at
     ideal = walks.mT @ hot  # (E, B, T, T)
     off_path = 1 - walks.sum(2)[..., None]
     return ideal[:, :, None] + off_path[:, :, None] * weights
@@ -81,7 +81,7 @@ def intervention(model: GPTJEnsemble, batch: Batch, layer: int, change: str, pla
         places: one of `PLACES`: whose attention changes.
 
     Raises:
-        InputError: a layer, change or choice of places that does not exist.
+        InputError: a layer, change or choice of positions that does not exist.
 
     >>> from possym.ensembles.gptj import GPTJConfig
     >>> from possym.tasks import NumberTask

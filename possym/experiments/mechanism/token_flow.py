@@ -1,16 +1,16 @@
 """What the layers of a trained model do: which token's content sits where, and by which function it came there.
 
-A model's attention is read as a machine that moves tokens. Before the first layer every place holds its own token. A
-layer gives each place the token that gets most of its attention: the weights of all keys that hold the same token are
-added up, so that a head that spreads over several copies of one token moves that token. What a place holds is its
-*state*. As in the constructions of 2605.31558, appendix F, integers of the number task are never moved (the value map
-sends them to zero, and the residual stream keeps what was there), while on the letter task every token is.
+A model's attention is read as a machine that moves tokens. Before the first layer every position holds its own token. A
+layer gives each position the token that gets most of its attention: the weights of all keys that hold the same token
+are added up, so that a head that spreads over several copies of one token moves that token. What a position holds is
+its *state*. As in the constructions of 2605.31558, appendix F, integers of the number task are never moved (the value
+map sends them to zero, and the residual stream keeps what was there), while on the letter task every token is.
 
 The task's basic function F is Index on the number task and Retrieval on the letter task, F^0 is Reflexive. A layer
-*agrees* with F^k at a place if the state after it is F^k of the states before it. A layer that solves one hop agrees
+*agrees* with F^k at a position if the state after it is F^k of the states before it. A layer that solves one hop agrees
 with F, one that takes two hops at once with F², one that leaves all as it is with Reflexive.
 
-- `attention_maps`: where every place looks in every layer;
+- `attention_maps`: where every position looks in every layer;
 - `states`: the tokens that attention moves;
 - `functions`: agreement with every F^k, and hops left, for a batch; cheap enough for an evaluation in training;
 - `label`: the function that a layer's agreements name;
@@ -18,7 +18,7 @@ with F, one that takes two hops at once with F², one that leaves all as it is w
 
 States are a reading of the attention, not of the residual stream; `possym.experiments.mechanism.interventions` tests
 the reading by cause.
-Sizes: E members, L layers, B sequences, T places, H heads, D head width, P = `POWERS`.
+Sizes: E members, L layers, B sequences, T positions, H heads, D head width, P = `POWERS`.
 
 Source: 2605.31558, section 3.2, Fig. 3 and appendix F.
 """
@@ -50,9 +50,9 @@ def attention_weights(query: Tensor, key: Tensor, frequencies: Tensor) -> Tensor
     """Return causal attention weights (..., H, Q, T), scale 1/√D, of contents before rotation.
 
     Args:
-        query: (..., Q, H, D), the last Q places.
+        query: (..., Q, H, D), the last Q positions.
         key: (..., T, H, D).
-        frequencies: (F,) angles in radians a place.
+        frequencies: (F,) angles in radians per position.
 
     >>> zeros = torch.zeros(2, 1, 2)
     >>> attention_weights(zeros, zeros, torch.ones(1))
@@ -73,12 +73,12 @@ def mix(weights: Tensor, value: Tensor) -> Tensor:
 
 
 def attention_maps(model: GPTJEnsemble, tokens: Tensor, without: int | None = None) -> Tensor:
-    """Return the attention of every place in every layer, mean over heads, (E, L, B, T, T).
+    """Return the attention of every position in every layer, mean over heads, (E, L, B, T, T).
 
     Args:
         model: the ensemble.
         tokens: (E, B, T), or (B, T) that all members read.
-        without: a layer in which every place is made to look at itself alone, so that it moves nothing.
+        without: a layer in which every position is made to look at itself alone, so that it moves nothing.
 
     Raises:
         InputError: there is no such layer, or tokens of the wrong shape, dtype or range.
@@ -107,14 +107,15 @@ def attention_maps(model: GPTJEnsemble, tokens: Tensor, without: int | None = No
 
 
 def token_states(weights: Tensor, tokens: Tensor, moves: Tensor | None = None) -> Tensor:
-    """Return the token that each place holds before the first and after every layer, (E, L + 1, B, T) int64.
+    """Return the token that each position holds before the first and after every layer, (E, L + 1, B, T) int64.
 
-    Of tokens with equal weight the one at the latest place is taken.
+    Of tokens with equal weight the one at the latest position is taken.
 
     Args:
-        weights: (E, L, B, T, T) attention, each row over the keys that its place sees.
+        weights: (E, L, B, T, T) attention, each row over the keys that its position sees.
         tokens: (E, B, T) int64, or (B, T).
-        moves: (V,) bool, which tokens can be moved; a place that looks most at another one keeps its state. None: all.
+        moves: (V,) bool, which tokens can be moved; a position that looks most at another one keeps its state. None:
+            all.
 
     Raises:
         InputError: shapes that do not fit.
@@ -203,11 +204,12 @@ def functions(
         without: as for `attention_maps`.
 
     Returns:
-        - ``path`` (E, L, P + 1): share of the places on paths, the answers' left out, at which the layer is F^k;
-        - ``last`` (E, L, P + 1): the same at the last place alone;
+        - ``path`` (E, L, P + 1): share of the positions on paths, the answers' left out, at which the layer is F^k;
+        - ``last`` (E, L, P + 1): the same at the last position alone;
         - ``left`` (E, L + 1, P, P + 2): of the sequences with 1, 2, … P hops, the share that has 0, 1, …, P hops left
-          at the last place, or will never arrive, before the first and after each layer: hops left are the times that
-          F has to be applied to the states until the last place holds the answer. NaN where no sequence has these hops;
+          at the last position, or will never arrive, before the first and after each layer: hops left are the times
+          that F has to be applied to the states until the last position holds the answer. NaN where no sequence has
+          these hops;
         - ``advance`` (E, L, P + 1): of all sequences, the share that still had hops left before the layer and goes
           forward by 0, 1, …, P; what is missing to the share that had hops left goes backwards.
 
@@ -282,8 +284,8 @@ def example_flow(model: GPTJEnsemble, task: NumberTask | LetterTask, batch: Batc
         batch: fields without a member axis, (B, …).
 
     Returns:
-        sequence, hops, layer (−1 is the input), place, token, path (whether the place is on the path), changed (whether
-        the layer brought another token).
+        sequence, hops, layer (−1 is the input), place, token, path (whether the position is on the path), changed
+        (whether the layer brought another token).
 
     >>> from possym.ensembles.gptj import GPTJConfig
     >>> model = GPTJEnsemble(GPTJConfig(vocabulary_size=136, layers=2, width=8), seeds=[0])

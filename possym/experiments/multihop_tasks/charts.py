@@ -50,7 +50,7 @@ def hop_paths(task: Task, batch: Batch, title: str) -> alt.LayerChart:
     )
     shown = "datum.hops == hops"
     x = (
-        alt.X("place:Q", title="Place")
+        alt.X("place:Q", title="Position")
         .scale(domain=[-0.6, len(names) - 0.4], nice=False)
         .axis(values=list(range(len(names))))
     )
@@ -88,7 +88,7 @@ def hop_paths(task: Task, batch: Batch, title: str) -> alt.LayerChart:
 
 
 def balance(batch: Batch) -> alt.FacetChart:
-    """Return how often the answer stands at each place, by number of hops."""
+    """Return how often the answer stands at each position, by number of hops."""
     place = batch.path.gather(1, batch.hops[:, None])[:, 0]
     counts = (
         pd.DataFrame({"hops": batch.hops.numpy(), "place": place.numpy()}).value_counts().reset_index(name="sequences")
@@ -96,19 +96,19 @@ def balance(batch: Batch) -> alt.FacetChart:
     counts["class"] = [f"{hops} hop{'s' if hops > 1 else ''}" for hops in counts["hops"]]
     low, high = counts["sequences"].min(), counts["sequences"].max()
     times = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    title = f"Every place holds the answer {times} times in each hop class"
+    title = f"Every position holds the answer {times} times for each hop count"
     return (
         alt.Chart(counts)
         .mark_bar(color=CATEGORIES[0])
         .encode(
-            x=alt.X("place:O", title="Place of the answer").axis(labelAngle=0, labelOverlap=True),
+            x=alt.X("place:O", title="Position of the answer").axis(labelAngle=0, labelOverlap=True),
             y=alt.Y("sequences:Q", title="Sequences"),
             facet=alt.Facet("class:N", title=None, columns=4),
             tooltip=["class:N", "place:O", "sequences:Q"],
         )
         .properties(
             title=alt.Title(title, subtitle=f"{len(place):,} sequences drawn"),
-            description="Bar charts of the number of sequences by the answer's place, one panel for each hop "
+            description="Bar charts of the number of sequences by the answer's position, one panel for each hop "
             f"count. {title}.",
             height=120,
         )
@@ -116,7 +116,7 @@ def balance(batch: Batch) -> alt.FacetChart:
 
 
 def attention_by_layer(weights: pd.DataFrame, tokens: list[str], title: str) -> alt.LayerChart:
-    """Return the attention of the last place in every layer, as bars of area: one row a layer, one column a key.
+    """Return the attention of the last position in every layer, as bars of area: one row per layer, one column per key.
 
     Args:
         weights: columns layer, place, attention.

@@ -17,7 +17,7 @@ def drawn(task: NumberTask | LetterTask) -> Batch:
 
 
 def balanced(batch: Batch, values: int) -> Measurement:
-    """Measure how far counts of hops, answer places and answer values are from equal shares."""
+    """Measure how far counts of hops, answer positions and answer values are from equal shares."""
     place = batch.path.gather(1, batch.hops[:, None])[:, 0]
     worst = int(spread(batch.hops - 1, 4))
     for hops in range(1, 5):
@@ -34,7 +34,7 @@ def spread(labels: Tensor, count: int) -> int:
 
 
 def number_answers(batch: Batch) -> Measurement:
-    """Apply Index to whole sequences, h times, and compare the last place with the answers of the number task."""
+    """Apply Index to whole sequences, h times, and compare the last position with the answers of the number task."""
     jumps, places = number_jumps(), torch.arange(batch.tokens.shape[1])
     tokens = batch.tokens
     found = torch.zeros(len(tokens), dtype=torch.bool)

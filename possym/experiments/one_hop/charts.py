@@ -13,7 +13,10 @@ KIND_COLORS = {"number": ASKS["where"], "letter": ASKS["what"]}
 HABIT_COLORS = dict(
     zip(HABITS, (CATEGORIES[0], CATEGORIES[2], CATEGORIES[3], CATEGORIES[1], CATEGORIES[5], NEUTRAL), strict=True)
 )
-PANELS = {"number": "Number: which item stands n places back?", "letter": "Letter: which item begins with this letter?"}
+PANELS = {
+    "number": "Number: which item stands n positions back?",
+    "letter": "Letter: which item begins with this letter?",
+}
 
 
 def length_axis(lengths) -> alt.X:

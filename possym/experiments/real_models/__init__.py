@@ -28,7 +28,7 @@ Tables of the study (scores are positional and symbolic; prompts, layers and hea
   before rotation, in every plane of every head, on that prompt; 1 is one direction
 - ``known``: layer, head, previous_token, induction: see `possym.capture.known_heads`, on sequences of its own
 - ``knob``: heads, band, draw, how, frequencies, norm_ratio, and what became of the model with those RoPE frequencies of
-  those heads edited (see `possym.experiments.real_models.frequency_knob`): text_loss, repeat_loss (nats a token),
+  those heads edited (see `possym.experiments.real_models.frequency_knob`): text_loss, repeat_loss (nats per token),
   repeat_accuracy, binding_accuracy, binding_log_probability (text and bindings where all heads are edited, else NaN),
   and the attention that the known heads are known by, previous_token and induction. The band "none" is the model as it
   is
@@ -428,7 +428,7 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def permuted_attention(inputs: LayerInputs, head: slice, blocks: list, order: Tensor) -> tuple[Tensor, Tensor]:
-    """Return one head's attention by block, (m,) each, before and after block ``order[b]`` came to place b."""
+    """Return one head's attention by block, (m,) each, before and after block ``order[b]`` came to position b."""
     relocated, own = inputs.relocated_logits(head)[0, 0], inputs.extra_logits(head)[0, 0]
     logits, extra = block_logits(relocated, blocks), rest_logits(relocated, own, blocks)
     count = len(blocks)

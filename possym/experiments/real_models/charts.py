@@ -56,8 +56,8 @@ def plane_with_profile(summary: pd.DataFrame, frequencies: pd.DataFrame) -> alt.
     """Draw heads in the plane of both scores; a menu, or a click on a head, shows its scores by frequency below.
 
     Args:
-        summary: layer, head, positional, symbolic, entropy, lead; one row a head.
-        frequencies: layer, head, frequency_id, positional, symbolic, logit_norm; one row a plane of a head.
+        summary: layer, head, positional, symbolic, entropy, lead; one row per head.
+        frequencies: layer, head, frequency_id, positional, symbolic, logit_norm; one row per plane of a head.
     """
     table = named(summary)
     start = table.loc[table["lead"].idxmax(), "name"]
@@ -126,7 +126,7 @@ def named(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def pack_profiles(frequencies: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a head, with lists over frequencies, which the page unpacks."""
+    """Return one row per head, with lists over frequencies, which the page unpacks."""
     columns = ["frequency_id", *SCORE_COLORS, "logit_norm"]
     ordered = named(frequencies).sort_values("frequency_id")[["name", "layer", "head", *columns]]
     ordered[columns[1:]] = ordered[columns[1:]].astype(float).round(3)
@@ -148,10 +148,10 @@ def all_profiles(frequencies: pd.DataFrame) -> alt.LayerChart:
         )
         .mark_line(strokeWidth=1.2)
         .encode(
-            x=alt.X("x:Q", title="Head; in a cell from fast to slow")
+            x=alt.X("x:Q", title="Head (in each cell: fast to slow)")
             .scale(domain=[-0.5, heads - 0.5], nice=False)
             .axis(values=list(range(heads)), format="d"),
-            y=alt.Y("y:Q", title="Layer; in a cell from score 0 up to 1")
+            y=alt.Y("y:Q", title="Layer (in each cell: score 0 to 1)")
             .scale(domain=[layers - 0.5, -0.5], nice=False)
             .axis(values=list(range(layers)), format="d", grid=False),
             color=score_color(),
@@ -244,7 +244,7 @@ def medians(frequencies: pd.DataFrame, task: str, cut: str) -> str:
 
 
 def attention_under_permutation(examples: pd.DataFrame) -> alt.VConcatChart:
-    """Draw the attention of three heads by statement, before and after a permutation, at the places and with contents.
+    """Draw three heads' attention by statement before and after a permutation, at the positions and with the contents.
 
     Attention is shown as a share of what the statements get together. Grey: before. Colour: after. A positional head's
     coloured line stays on the grey one, a symbolic head's lies on the dotted one.
@@ -261,7 +261,7 @@ def attention_under_permutation(examples: pd.DataFrame) -> alt.VConcatChart:
         layer, head = int(rows["layer"].iloc[0]), int(rows["head"].iloc[0])
         part = f"{100 * total:.2g} %"
         words.append(
-            f"{kind}: correlation {stays:.2f} with the places, {follows:.2f} with the contents, {part} of its "
+            f"{kind}: correlation {stays:.2f} with the positions, {follows:.2f} with the contents, {part} of its "
             "attention on statements"
         )
         series = {"before": "before", "after": "after", "moved": "before, moved along"}
@@ -272,7 +272,7 @@ def attention_under_permutation(examples: pd.DataFrame) -> alt.VConcatChart:
             alt.Chart(long)
             .mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=1.5)
             .encode(
-                x=alt.X("place:Q", title="Place of the statement").scale(nice=False, padding=8).axis(tickMinStep=1),
+                x=alt.X("place:Q", title="Position of the statement").scale(nice=False, padding=8).axis(tickMinStep=1),
                 y=alt.Y("attention:Q", title="Share"),
                 color=alt.Color("when:N", title=None).scale(domain=list(color), range=list(color.values())),
                 strokeDash=alt.StrokeDash("when:N", title=None).scale(
@@ -285,7 +285,7 @@ def attention_under_permutation(examples: pd.DataFrame) -> alt.VConcatChart:
                 title=alt.Title(
                     f"Most {kind}: layer {layer}, head {head}",
                     subtitle=[
-                        typeset(f"After, r = {stays:.2f} with places, {follows:.2f} with contents"),
+                        typeset(f"After, r = {stays:.2f} with positions, {follows:.2f} with contents"),
                         f"{part} of its attention is on statements",
                     ],
                     fontSize=12,
@@ -340,7 +340,7 @@ def queries_and_keys(planes: pd.DataFrame) -> alt.Chart:
                 subtitle="Strongest planes of two heads, contents before rotation; the longest of each role is at 1",
             ),
             description="Scatter plot with a menu of planes: keys of all tokens of a prompt and queries at some of its "
-            "places, before rotation.",
+            "positions, before rotation.",
         )
     )
 
@@ -422,7 +422,7 @@ def agreement(between: pd.DataFrame) -> alt.Chart:
         )
         .properties(
             height=30 * len(order),
-            title=alt.Title(title, subtitle="Of the heads' lead, symbolic less positional. A dot is a pair of tasks"),
+            title=alt.Title(title, subtitle="Lead: symbolic minus positional score. Each dot is a pair of tasks"),
             description=f"Dot plot of rank correlations between {len(order)} tasks. {title}.",
         )
     )
@@ -505,7 +505,7 @@ def knob(table: pd.DataFrame, heads: str = "all", how: str = "silence") -> alt.V
     return alt.vconcat(*panels).properties(
         title=alt.Title(
             f"{verb} takes induction from {start:.2f} {taken}",
-            subtitle=f"Edited in {where}. Dashed: the model as it is; matched: random sets with logits as large",
+            subtitle=f"Edited in {where}. Dashed: the unedited model; matched: random sets with logits as large",
         ),
         description=f"Dot plots of abilities by edited band. {'; '.join(words)}.",
     )
@@ -560,6 +560,6 @@ def knob_in_known_heads(table: pd.DataFrame) -> alt.VConcatChart:
         else "Neither kind of head needs its own band more than matched sets of frequencies"
     )
     return alt.vconcat(*panels).properties(
-        title=alt.Title(title, subtitle=f"Edited heads down, bands in colour. Change of their attention: {words}"),
+        title=alt.Title(title, subtitle=f"Rows: edited heads; colours: bands. Change of their attention: {words}"),
         description=f"Dot plots of the change of attention by edited heads and silenced band. {title}: {words}.",
     )

@@ -16,7 +16,7 @@ from possym.profiling.statistics import Estimate, area_under_curve, stability
 HEAD = ["layer", "head"]
 LARGE = 0.25  # the share of planes that counts as those with the largest logits
 MEASURES = {
-    "text_loss": "loss on text (nats a token)",
+    "text_loss": "loss on text (nats per token)",
     "repeat_accuracy": "accuracy on the second saying",
     "binding_accuracy": "accuracy on bindings",
     "previous_token": "attention of previous-token heads",
@@ -38,7 +38,7 @@ def of_task(table: pd.DataFrame, task: str, blocks: str, form: str = PAPERS) -> 
 
 
 def mean_heads(heads: pd.DataFrame, task: str, blocks: str, form: str = PAPERS) -> pd.DataFrame:
-    """Return means over prompts, one row a layer and head, with ``lead``, symbolic less positional.
+    """Return means over prompts, one row per layer and head, with ``lead``, symbolic less positional.
 
     >>> rows = pd.DataFrame({"task": "t", "blocks": "b", "form": "papers", "prompt": [0, 1], "layer": 0, "head": 0,
     ...                      "positional": [0.2, 0.4], "symbolic": [0.9, 0.7]})
@@ -201,7 +201,7 @@ def heads_whose_keys_gather(directions: pd.DataFrame, planes: pd.DataFrame, coun
 
     Args:
         directions: the study's table: layer, head, frequency_id, key, query.
-        planes: layer, head, frequency_id, logit_norm, one row a plane.
+        planes: layer, head, frequency_id, logit_norm, one row per plane.
         count: planes of a head that count.
 
     Returns:
@@ -214,7 +214,7 @@ def heads_whose_keys_gather(directions: pd.DataFrame, planes: pd.DataFrame, coun
 
 
 def sensitivity_table(sensitivity: pd.DataFrame, width: str, temperature: str) -> pd.DataFrame:
-    """Return what each changed choice does to the heads: one row a choice and value.
+    """Return what each changed choice does to the heads: one row per choice and value.
 
     Columns: choice, value, positional, symbolic (medians over heads), r (Pearson's, over heads), effective_swaps (mean
     over heads) and median_swaps, both NaN unless the choice is a temperature, and rank_correlation (of symbolic less

@@ -19,7 +19,7 @@ HEAT = alt.Scale(scheme="viridis")
 
 
 def relocated_heatmap(heads: Mapping[str, Tensor], title: str, contents: Sequence[str] | None = None) -> alt.FacetChart:
-    """Return relocated logits as heat maps side by side: content down, place across, observed logits outlined.
+    """Return relocated logits as heat maps side by side: content down, position across, observed logits outlined.
 
     Args:
         heads: name → (N, N) relocated logits, all of one N.
@@ -42,7 +42,7 @@ def relocated_heatmap(heads: Mapping[str, Tensor], title: str, contents: Sequenc
         for b in range(count[0])
     ]
     base = alt.Chart().encode(
-        x=alt.X("place:O", title="Place of the key").axis(labelAngle=0, labelOverlap=True),
+        x=alt.X("place:O", title="Position of the key").axis(labelAngle=0, labelOverlap=True),
         y=alt.Y("content:N", title=None, sort=names),
     )
     cells = base.mark_rect().encode(
@@ -64,11 +64,9 @@ def relocated_heatmap(heads: Mapping[str, Tensor], title: str, contents: Sequenc
             facet=alt.Facet("head:N", title=None, sort=list(heads)), columns=min(len(heads), 3), data=pd.DataFrame(rows)
         )
         .properties(
-            title=alt.Title(
-                title, subtitle="Row: which content; column: where it is put; outlined: the logits observed"
-            ),
-            description=f"Heat maps of relocated logits of {', '.join(heads)}: contents in rows, places in "
-            f"columns. {title}.",
+            title=alt.Title(title, subtitle="Rows: contents; columns: positions; outlined: the observed logits"),
+            description=f"Heat maps of relocated logits of {', '.join(heads)}: contents in rows, positions in "
+            f"columns.  {title}.",
         )
     )
 
@@ -76,7 +74,7 @@ def relocated_heatmap(heads: Mapping[str, Tensor], title: str, contents: Sequenc
 def two_knobs(keys: int = 6, angle: float = 0.4, spread: float = 0.0) -> alt.LayerChart:
     """Return the relocated logits of a head with one RoPE plane, drawn in the page as two sliders move.
 
-    Content a is the unit vector at angle a · spread, the query the unit vector at angle 0, at the place after the
+    Content a is the unit vector at angle a · spread, the query the unit vector at angle 0, at the position after the
     last key: M[a, b] = cos(a · spread − (keys − b) · angle). Below the picture stand its two deviations A and B.
 
     Args:
@@ -84,7 +82,9 @@ def two_knobs(keys: int = 6, angle: float = 0.4, spread: float = 0.0) -> alt.Lay
         angle, spread: where the sliders start, in radians, 0 to 1.
     """
     turn = alt.param(
-        name="angle", value=angle, bind=alt.binding_range(min=0, max=1, step=0.05, name="RoPE angle θ (rad per place) ")
+        name="angle",
+        value=angle,
+        bind=alt.binding_range(min=0, max=1, step=0.05, name="RoPE angle θ (rad per position) "),
     )
     differ = alt.param(
         name="spread",
@@ -96,7 +96,7 @@ def two_knobs(keys: int = 6, angle: float = 0.4, spread: float = 0.0) -> alt.Lay
     own_content = f"cos(datum.place * spread - ({keys} - datum.place) * angle)"
     base = alt.Chart(grid).transform_calculate(logit=f"cos(datum.content * spread - ({keys} - datum.place) * angle)")
     cell = {
-        "x": alt.X("place:O", title="Place of the key").axis(labelAngle=0, labelOverlap=True),
+        "x": alt.X("place:O", title="Position of the key").axis(labelAngle=0, labelOverlap=True),
         "y": alt.Y("content:O", title="Content of the key"),
     }
     cells = base.mark_rect().encode(
@@ -127,9 +127,9 @@ def two_knobs(keys: int = 6, angle: float = 0.4, spread: float = 0.0) -> alt.Lay
         .properties(
             title=alt.Title(
                 "The angle makes columns, the contents make rows",
-                subtitle="Relocated logits of one RoPE plane; outlined: the logits observed",
+                subtitle="Relocated logits of one RoPE plane; outlined: the observed logits",
             ),
-            description="Interactive heat map of relocated logits, contents in rows and places in columns, "
+            description="Interactive heat map of relocated logits, contents in rows and positions in columns, "
             "with a slider "
             "for the RoPE angle and one for the angle between contents. With equal contents every column is of one "
             "value, with angle zero every row is.",
@@ -144,8 +144,8 @@ def swap_figure(
     """Return a head's attention before and after a swap of two tokens that the reader picks.
 
     Args:
-        relocated: (N, N) relocated logits of the keys before the last place.
-        own: (1,) logit of the last place's own key.
+        relocated: (N, N) relocated logits of the keys before the last position.
+        own: (1,) logit of the last position's own key.
         tokens: the N + 1 tokens.
         temperature: τ of the weight that each swap gets in the scores.
         title: what the picture shows.
@@ -186,7 +186,7 @@ def swap_figure(
         .transform_calculate(attention="datum.share / datum.total")
     )
     encoding = {
-        "x": alt.X("place:O", title="Place of the key (the last is the query's own)").axis(
+        "x": alt.X("place:O", title="Position of the key (the last is the query's own)").axis(
             labelAngle=0, labelOverlap=True
         ),
         "y": alt.Y("attention:Q", title="Attention").scale(domain=[0, 1]),
@@ -231,7 +231,7 @@ def swap_figure(
             size="sqrt((datum.a * datum.a + datum.b * datum.b) * (datum.c * datum.c + datum.d * datum.d))"
         )
         .transform_calculate(
-            words="first == second ? 'Choose two different places' : "
+            words="first == second ? 'Choose two different positions' : "
             "'cos(v′, v) = ' + format((datum.a * datum.c + datum.b * datum.d) / datum.size, '.3f') + "
             "',\\nreversed ' + format((datum.a * datum.d + datum.b * datum.c) / datum.size, '.3f') + "
             "',  weight α ' + format(datum.weight, '.3f')"
@@ -246,7 +246,7 @@ def swap_figure(
         .add_params(logits, first, second)
         .properties(
             title=alt.Title(title, subtitle=f"Over all {len(pairs)} swaps, τ = {temperature:g}: {overall}"),
-            description="Bar chart of a head's attention by place, before and after a swap of two tokens "
+            description="Bar chart of a head's attention by position, before and after a swap of two tokens "
             "chosen in two menus, "
             f"with the swap's two cosines and its weight. {title}. {overall}.",
             height=240,
@@ -255,7 +255,7 @@ def swap_figure(
 
 
 def swap_table(relocated: Tensor, own: Tensor, temperature: float = 1e-4) -> pd.DataFrame:
-    """Return every swap's places i < j, its two cosines and its weight in the scores.
+    """Return every swap's positions i < j, its two cosines and its weight in the scores.
 
     A swap's cosines are the scores of a head that has these two keys alone.
 
@@ -279,7 +279,7 @@ def swap_table(relocated: Tensor, own: Tensor, temperature: float = 1e-4) -> pd.
 
 
 def temperature_curve(heads: Mapping[str, tuple[Tensor, Tensor]], temperatures: Sequence[float]) -> alt.LayerChart:
-    """Return both scores by temperature, mean over the sequences of each head, one panel a head.
+    """Return both scores by temperature, mean over the sequences of each head, one panel per head.
 
     Args:
         heads: name → (relocated logits (..., N, N), own logit (..., 1)).
@@ -393,7 +393,7 @@ def weighting_chart(errors: pd.DataFrame) -> alt.LayerChart:
     mean = base.mark_tick(thickness=2, size=14).encode(x="mean:Q")
     return (range_of + worst + mean).properties(
         title=alt.Title(
-            f"Least wrong in its worst case: {least['name']}, by {least['worst']:.2f}",
+            f"Smallest worst-case error: {least['worst']:.2f}, with {least['name']}",
             subtitle="Dot: largest error over kinds, numbers of keys and sinks; tick: mean; δ: difference, Δ: largest",
         ),
         description="Dot plot of the largest and mean error of the scores of heads of known kind, one row per way of "

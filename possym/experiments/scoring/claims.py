@@ -173,7 +173,7 @@ CLAIMS = (
         statement="The library weighs swaps in the way that errs least on heads of known kind.",
         paper_value="not studied",
         criterion="holds if, of the weightings that withstand sinks, the default has the smallest worst-case error, "
-            "the mean error deciding within 0.01",
+        "the mean error deciding within 0.01",
         measure=chosen_weights,
     ),
 )

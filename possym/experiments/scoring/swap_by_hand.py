@@ -20,7 +20,7 @@ QUERY = "?"
 OWN = 1.0  # logit of the query's own key
 WANTED = {"Alice": 4.2, "Bob": 2.2, "blue": 0.8, "red": 0.5, "likes": 0.3}  # what the symbolic head's query asks for
 SHARPNESS = 4.0
-HINT = "Both heads look at Alice. At her, or at her place? Drag <b>Alice</b> onto <b>Bob</b>."
+HINT = "Both heads look at Alice: at the word, or at its position? Drag <b>Alice</b> onto <b>Bob</b>."
 PURE = 0.99
 
 
@@ -63,7 +63,7 @@ class ByHand:
         return found.positional.item(), found.symbolic.item()
 
     def seen(self, name: str) -> list[float]:
-        """Return the attention that each place receives before any swap, the query's own last."""
+        """Return the attention that each position receives before any swap, the query's own last."""
         return attention(self.heads[name], torch.tensor([self.own])).tolist()
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ class ByHand:
         )
 
     def panel(self, name: str) -> str:
-        """Return one head: a bar a place above the words, its scores below, and its logits for the script."""
+        """Return one head: one bar per position above the words, its scores below, and its logits for the script."""
         by_place, by_word = self.scores(name)
         bars = "".join(
             f'<div class="swap-bar" style="--at:{place};--share:{share:.3f}">'
@@ -115,19 +115,19 @@ class ByHand:
 
 
 def two_heads() -> dict[str, Tensor]:
-    """Return the relocated logits of a head that looks at the first place, and of one that looks for Alice."""
+    """Return the relocated logits of a head that looks at the first position, and of one that looks for Alice."""
     return {
-        "A positional head: looks at the first place": positional_head(),
+        "A positional head: looks at the first position": positional_head(),
         "A symbolic head: looks for Alice": symbolic_head(),
     }
 
 
 def positional_head() -> Tensor:
-    """Return the relocated logits of a head with one content for all keys: it looks at the first place."""
+    """Return the relocated logits of a head with one content for all keys: it looks at the first position."""
     turn = frequencies(4, base=10.0)
     key = torch.tensor([1.0, 0.0, 1.0, 0.0])
     places = torch.arange(len(WORDS))
-    # A query turned back by its own place sees every key as if from the first place.
+    # A query turned back by its own position sees every key as if from the first position.
     angle = -len(WORDS) * turn
     query = torch.stack([angle.cos(), angle.sin()], -1).flatten().to(key.dtype)
     return relocated_logits(

@@ -2,10 +2,10 @@
 
 Everything but ``composition`` and the random heads of ``tightness`` is exact, over all inputs.
 
-Tables of the study (n counts the places that the query sees, its own included; distances are in places):
+Tables of the study (n counts the positions that the query sees, its own included; distances are in positions):
 - ``audit``: statement by statement, the columns of `possym.theory.check.Verdict`
 - ``index``: theta, n, smallest, largest, bound, beta, beta_lemma, beta_measured; discrepancies over inputs, β of
-  the softmax (measured up to ``measured`` places, else NaN)
+  the softmax (measured up to ``measured`` positions, else NaN)
 - ``retrieval``: theta, alphabet, n, smallest, largest, smallest_with_copies, bound, margin, integer_margin, error_rate,
   beta, beta_lemma, beta_measured, integer_beta
 - ``floating_point``: theta, type, length (first length with an error, NaN where none was found), nearest_turn,
@@ -122,7 +122,8 @@ class Config(ExperimentConfig):
                 raise ConfigError(f"{name} = {getattr(self, name)}: give at least {least}")
         if min(self.alphabets) < 2 or min(self.shape_lengths) < 3:
             raise ConfigError(
-                f"alphabets = {self.alphabets}, shape_lengths = {self.shape_lengths}: at least 2 letters and 3 places"
+                f"alphabets = {self.alphabets}, shape_lengths = {self.shape_lengths}: at least 2 letters and 3 "
+                "positions"
             )
 
 

@@ -41,7 +41,7 @@ def index_discrepancy(theta: float = 0.8, length: int = 100) -> alt.LayerChart:
         [smallest, largest, bound],
         "Index: the bound holds for the worst input; for others it breaks as inputs grow",
         "T_Index's discrepancy over all inputs of length n, exact, and min{1 − cos θ, 2π²/n²}",
-        [slider("theta", theta, 0.01, 3.1, 0.01, "Angle θ (rad per place)")],
+        [slider("theta", theta, 0.01, 3.1, 0.01, "Angle θ (rad per position)")],
         length,
         "Interactive line chart on a logarithmic axis: smallest and largest discrepancy of T_Index by length, and the "
         "bound of theorem 3.2, which lies between them for long inputs.",
@@ -86,7 +86,7 @@ def retrieval_discrepancy(theta: float = 0.0027, alphabet: int = 8, length: int 
         ),
         "T_Retrieval's smallest margin over all inputs of length n, exact, and 1 − cos(ω − nθ); below 0 it errs",
         [
-            slider("theta", theta, 0, 0.05, 0.0001, "Angle θ (rad per place)"),
+            slider("theta", theta, 0, 0.05, 0.0001, "Angle θ (rad per position)"),
             slider("alphabet", alphabet, 2, 26, 1, "Letters |ALPH|"),
         ],
         length,
@@ -110,7 +110,7 @@ def discrepancy_layers(
     ticks = [10.0**power for power in range(-6, 1)] if log else alt.Undefined
     scale = alt.Scale(type="log", domain=[1e-6, 2], clamp=True) if log else alt.Scale()
     encoding = {
-        "x": alt.X("length:Q", title="Length n (places, the query's included)"),
+        "x": alt.X("length:Q", title="Length n (positions, the query's included)"),
         "y": alt.Y("gap:Q", title="Logit difference", scale=scale).axis(values=ticks),
         "color": curve_color(names),
         "tooltip": ["curve:N", "length:Q", alt.Tooltip("gap:Q", format=".5f")],
@@ -147,7 +147,7 @@ def temperature_chart(index: pd.DataFrame, retrieval: pd.DataFrame) -> alt.Layer
     table = table[(table["value"] > 1e-3) & (table["value"] < 1e9) & ((table["n"] <= 30) | (table["n"] % 10 == 0))]
     heads = ["Index", "Retrieval", "Retrieval of itself"]
     base = alt.Chart(table).encode(
-        x=alt.X("n:Q", title="Length n (places)"),
+        x=alt.X("n:Q", title="Length n (positions)"),
         y=alt.Y("value:Q", title="Inverse temperature β")
         .scale(type="log")
         .axis(format="~e", values=[10**power for power in range(7)]),
@@ -165,7 +165,7 @@ def temperature_chart(index: pd.DataFrame, retrieval: pd.DataFrame) -> alt.Layer
     )
     return (lines.encode(strokeDash=dashes) + points).properties(
         title=alt.Title(
-            "Index asks for ever sharper softmax, Retrieval hardly",
+            "Index needs an ever sharper softmax, Retrieval hardly",
             subtitle="Smallest β that is right on every input; points: measured on running heads",
         ),
         height=300,
@@ -187,7 +187,7 @@ def weight_by_place(turns: float = 0.6, length: int = 16, beta: float = 2.0) -> 
     logit = "beta * cos((datum.j - (n - 1) / 2) * datum.theta)"
     symbolic = pairs.transform_calculate(weight=f"exp(max({logit}, 0)) / (exp({logit}) + n - 1)", head="'symbolic'")
     encoding = {
-        "x": alt.X("j:Q", title="Place j of the answer"),
+        "x": alt.X("j:Q", title="Position j of the answer"),
         "y": alt.Y("weight:Q", title="Largest weight").scale(zero=False),
         "color": alt.Color("head:N", title=None).scale(domain=["positional", "symbolic"], range=[POSITIONAL, SYMBOLIC]),
         "tooltip": ["head:N", "j:Q", alt.Tooltip("weight:Q", format=".4f")],
@@ -202,10 +202,10 @@ def weight_by_place(turns: float = 0.6, length: int = 16, beta: float = 2.0) -> 
         .properties(
             title=alt.Title(
                 "A U for the positional head, an inverse U for the symbolic one, while nθ is small",
-                subtitle="Largest weight by the answer's place",
+                subtitle="Largest weight by the answer's position",
             ),
             height=260,
-            description="Interactive line chart of the largest attention weight by the answer's place for the "
+            description="Interactive line chart of the largest attention weight by the answer's position for the "
             "positional and the symbolic construction; sliders set nθ, n and β. Past one full turn the U turns over.",
         )
     )
@@ -233,7 +233,7 @@ def shape_map(table: pd.DataFrame) -> alt.FacetChart:
         .properties(
             title=alt.Title(
                 "The positional U ends at one full turn, whatever n and β are",
-                subtitle="Shape of w_max(j) over the answer's place",
+                subtitle="Shape of w_max(j) over the answer's position",
             ),
             description="Strips by nθ in turns: for the positional head U below one turn, inverse U up to about four "
             "thirds, then mixed; for the symbolic head inverse U while the answer's logit stays positive.",
@@ -267,7 +267,7 @@ def two_angle_chart(table: pd.DataFrame) -> alt.LayerChart:
         alt.Chart(table[["n", "theta", "accuracy"]])
         .mark_line()
         .encode(
-            x=alt.X("theta:Q", title="Second angle θ₂ (rad per place)"),
+            x=alt.X("theta:Q", title="Second angle θ₂ (rad per position)"),
             y=alt.Y("accuracy:Q", title="Right answers, all inputs").scale(zero=False),
             color=alt.Color("n:N", title="Keys n").scale(range=list(CATEGORIES[:4])),
             tooltip=["n:N", alt.Tooltip("theta:Q", format=".3f"), alt.Tooltip("accuracy:Q", format=".3f")],
@@ -312,7 +312,8 @@ def pair_chart(heads: list[list[dict[str, str | float]]]) -> alt.FacetChart:
         .properties(
             title=alt.Title(
                 "What the wrong kind of head gains on one input it loses on the other",
-                subtitle="Two inputs a task; above: random heads of the wrong kind, below: the head built for the task",
+                subtitle="Two inputs per task; above: random heads of the wrong kind, below: the head built for the "
+                "task",
             ),
             height=70,
             description="Six small bar charts of the right answer's lead on two inputs: for random heads of the wrong "

@@ -210,7 +210,7 @@ def example_chart(table: pd.DataFrame) -> alt.FacetChart:
         observed=table["a"] == table["b"],
     )
     base = alt.Chart().encode(
-        x=alt.X("b:O", title="Place of the key").axis(labelAngle=0), y=alt.Y("content:O", title=None)
+        x=alt.X("b:O", title="Position of the key").axis(labelAngle=0), y=alt.Y("content:O", title=None)
     )
     cells = base.mark_rect().encode(color=alt.Color("logit:Q", title="Logit").scale(scheme="viridis"))
     seen = base.transform_filter("datum.observed").mark_rect(fill=None, stroke="white", strokeWidth=3)
@@ -225,7 +225,7 @@ def example_chart(table: pd.DataFrame) -> alt.FacetChart:
         .properties(
             title=alt.Title(
                 "Two keys hide a deviation, three keys turn the order around",
-                subtitle="Relocated logits; outlined: the logits observed",
+                subtitle="Relocated logits; outlined: the observed logits",
             ),
             description="Two heat maps of relocated logits, a head of two keys and a head of three keys, with the "
             "values written in the cells.",

@@ -12,7 +12,7 @@ RING = 3.141593 * (SIDE / 2.4) ** 2  # a point of radius 1, whose size is its ar
 
 
 def turning_planes(frequency_ids: tuple[int, ...] = (1, 18, 42, 64), dim: int = WIDTH) -> alt.FacetChart:
-    """Return the planes of some frequency IDs with a key's vector turned to its place, which a slider sets.
+    """Return the planes of some frequency IDs with a key's vector turned to its position, which a slider sets.
 
     Args:
         frequency_ids: frequency IDs, from 1.
@@ -34,14 +34,15 @@ def turning_planes(frequency_ids: tuple[int, ...] = (1, 18, 42, 64), dim: int = 
         (circle + spoke + tip)
         .properties(width=SIDE, height=SIDE)
         .facet(alt.Facet("plane:N", title=None, sort=names), data=table, columns=4)
-        .add_params(slider("place", 1, 0, 300, 1, "Place p of the key"))
+        .add_params(slider("place", 1, 0, 300, 1, "Position p of the key"))
         .properties(
             title=alt.Title(
-                "Fast planes tell neighbours apart, slow planes hardly move from one place to the next",
-                subtitle=f"One content at place p in four planes of a head of width {dim}",
+                "Fast planes tell neighbours apart, slow planes hardly move from one position to the next",
+                subtitle=f"One content at position p in four planes of a head of width {dim}",
             ),
-            description="Four circles, one a RoPE plane, each with a hand at the angle that a vector has at place p; a "
-            "slider moves p. The first plane turns by one radian a place, the last by almost nothing.",
+            description="Four circles, one per RoPE plane, each with a hand at the angle that a vector has at position "
+            "p; a "
+            "slider moves p. The first plane turns by one radian per position, the last by almost nothing.",
         )
     )
 
@@ -101,7 +102,7 @@ def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
     names = ["at least one turn", "less than one turn in the input", "does not turn"]
     points = base.mark_point(size=45).encode(
         x=alt.X("id:Q", title="Frequency ID (1 is the fastest)").scale(domain=[0, dim // 2 + 1], nice=False),
-        y=alt.Y("wavelength:Q", title="Wavelength (places)")
+        y=alt.Y("wavelength:Q", title="Wavelength (positions)")
         .scale(type="log", domain=[1, 1e9])
         .axis(format="~e", values=[10**power for power in range(10)]),
         color=alt.Color("kind:N", title=None)
@@ -159,7 +160,7 @@ def index_logits(theta: float = 0.8, length: int = 30, value: int = 10) -> alt.L
         .scale(domain=["asked for", "other"], range=[CATEGORIES[0], POSITIONAL])
         .legend(orient="bottom")
     )
-    x = alt.X("d:Q", title="Distance of the key (places back)").axis(tickMinStep=1)
+    x = alt.X("d:Q", title="Distance of the key (positions back)").axis(tickMinStep=1)
     y = alt.Y("logit:Q", title="Logit").scale(domain=[-1, 1.05], nice=False)
     stems = base.mark_rule(opacity=0.7).encode(x=x, y=y, y2=alt.datum(0), color=color)
     points = base.mark_point(size=50).encode(
@@ -175,7 +176,7 @@ def index_logits(theta: float = 0.8, length: int = 30, value: int = 10) -> alt.L
     return (
         (stems + points + rival)
         .add_params(
-            slider("theta", theta, 0.05, 3.1, 0.01, "Angle θ (rad per place)"),
+            slider("theta", theta, 0.05, 3.1, 0.01, "Angle θ (rad per position)"),
             slider("n", length, 2, 100, 1, "Length n"),
             slider("sigma", value, 0, 99, 1, "Integer σ asked for"),
             alt.param(name="sigma_most", expr="n - 1"),
@@ -183,7 +184,7 @@ def index_logits(theta: float = 0.8, length: int = 30, value: int = 10) -> alt.L
         .properties(
             title=alt.Title(
                 "One key stands alone at the top, and rivals come close as n grows",
-                subtitle="T_Index: logit cos((d − σ)θ) of the key d places back",
+                subtitle="T_Index: logit cos((d − σ)θ) of the key d positions back",
             ),
             height=240,
             description="Interactive stem plot of T_Index's logits by distance. The key asked for has logit one; "
@@ -206,7 +207,7 @@ def retrieval_logits(theta: float = 0.0027, alphabet: int = 8, length: int = 100
         )
     )
     lines = base.mark_line().encode(
-        x=alt.X("d:Q", title="Distance of the key (places back)"),
+        x=alt.X("d:Q", title="Distance of the key (positions back)"),
         y=alt.Y("logit:Q", title="Logit").scale(domain=[-1, 1.05], nice=False),
         color=alt.Color("letter:N", title="First letter of the key is")
         .scale(domain=names, range=[CATEGORIES[0], SYMBOLIC, CATEGORIES[1], NEUTRAL])
@@ -222,7 +223,7 @@ def retrieval_logits(theta: float = 0.0027, alphabet: int = 8, length: int = 100
     return (
         (lines + crossing)
         .add_params(
-            slider("theta", theta, 0.0001, 0.05, 0.0001, "Angle θ (rad per place)"),
+            slider("theta", theta, 0.0001, 0.05, 0.0001, "Angle θ (rad per position)"),
             slider("alphabet", alphabet, 4, 26, 1, "Letters |ALPH|"),  # with fewer, two of the lines are of one letter
             slider("n", length, 10, 400, 10, "Length n"),
         )

@@ -7,7 +7,7 @@ other's, and swapped. Prompts are shorter than the window, so that all layers se
 Tables of the study (scores are positional and symbolic; prompts, layers and heads count from 0):
 - ``heads``: model, condition (see `possym.experiments.two_models.bases.CONDITIONS`), blocks, form, prompt, layer, head,
   positional, symbolic, attention_moved, distance
-- ``conditions``: model, condition, accuracy (share of bindings answered), text_loss (nats a token)
+- ``conditions``: model, condition, accuracy (share of bindings answered), text_loss (nats per token)
 - ``layers``: model, layer, kind, window
 - ``random``: model, weights, number, blocks, form, layer, head, positional, symbolic: models of random weights of the
   same shape, means over prompts
@@ -196,7 +196,7 @@ def scores(config: Config, model: nn.Module, batch: Binding, condition: str) -> 
 
 @torch.no_grad()
 def text_loss(model: nn.Module, texts: Tensor) -> float:
-    """Return the loss of the next token in text, in nats a token."""
+    """Return the loss of the next token in text, in nats per token."""
     losses = []
     for row in texts.to(next(model.parameters()).device):
         logits = model(row[None], use_cache=False).logits[0, :-1].float()

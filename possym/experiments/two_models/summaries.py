@@ -17,7 +17,7 @@ DRAWS = 10_000
 def mean_heads(
     heads: pd.DataFrame, model: str, condition: str = "own", blocks: str = HELD, form: str = SCALE_FREE
 ) -> pd.DataFrame:
-    """Return means over prompts, one row a layer and head, with ``lead``, symbolic less positional.
+    """Return means over prompts, one row per layer and head, with ``lead``, symbolic less positional.
 
     Raises:
         InputError: no such rows.
@@ -87,7 +87,7 @@ def gap_change(tables: dict[str, pd.DataFrame], model: str, condition: str, bloc
 
 
 def by_condition(tables: dict[str, pd.DataFrame], model: str, blocks: str = HELD) -> pd.DataFrame:
-    """Return one row a condition: mean scores of full and sliding layers, gap, accuracy and loss on text."""
+    """Return one row per condition: mean scores of full and sliding layers, gap, accuracy and loss on text."""
     rows = []
     conditions = tables["conditions"]
     for _, one in conditions[conditions["model"] == model].iterrows():

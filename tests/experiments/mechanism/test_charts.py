@@ -42,7 +42,7 @@ def test_moved_tokens_shows_every_state_of_the_chosen_sequence(model, hops):
     held = mechanism.token_states(mechanism.attention_maps(model, batch.tokens), batch.tokens)[0, :, hops - 1]
     svg = draw(chart, hops=hops)
     cells = {
-        (mark["row"], int(mark["place"] if "place" in mark else mark["Place"])): mark
+        (mark["row"], int(mark["place"] if "place" in mark else mark["Position"])): mark
         for mark in marks(svg, "rect mark")
     }
     path = set(batch.path[hops - 1].tolist())
@@ -127,7 +127,7 @@ def test_arrivals_name_the_layer_after_which_the_answer_is_there(shares):
     table = shares["left"].assign(share=0.0)
     table.loc[(table["left"] == 0) & (table["layer"] >= table["hops"]), "share"] = 1.0
     title = charts.arrivals(table, "letter").title.text
-    assert title.endswith("last place for 1 hop after layer 1, 2 hops after layer 2")
+    assert title.endswith("last position for 1 hop after layer 1, 2 hops after layer 2")
     assert charts.arrivals(table.assign(share=0.5), "letter").title.text.endswith("none gets to 90 %")
 
 

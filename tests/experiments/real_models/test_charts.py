@@ -132,8 +132,8 @@ def test_permuted_attention_says_what_stays_and_what_follows():
     assert list(panels) == [f"Most {kind}: layer 0, head 0" for kind in ("positional", "symbolic", "uniform")]
     moved = np.corrcoef(before, before[content])[0, 1]
     positional, symbolic, uniform = panels.values()
-    assert positional[0] == f"After, r = 1.00 with places, {moved:.2f} with contents"
-    assert symbolic[0] == f"After, r = {moved:.2f} with places, 1.00 with contents"
+    assert positional[0] == f"After, r = 1.00 with positions, {moved:.2f} with contents"
+    assert symbolic[0] == f"After, r = {moved:.2f} with positions, 1.00 with contents"
     assert uniform[1] == "50 % of its attention is on statements"
     for panel in chart.vconcat:
         assert panel.data.groupby("when")["attention"].sum().tolist() == pytest.approx([1, 1, 1])

@@ -92,7 +92,7 @@ def test_the_two_knobs_draw_relocated_logits(angle, spread):
     )  # fmt: skip
     cells = {}
     for mark in (mark for mark in marks(svg, "rect mark") if "logit" in mark):
-        cells[int(mark["Content of the key"]), int(mark["Place of the key"])] = number(mark["logit"])
+        cells[int(mark["Content of the key"]), int(mark["Position of the key"])] = number(mark["logit"])
     assert len(cells) == 36
     for (a, b), logit in cells.items():
         assert logit == pytest.approx(M[a, b].item(), abs=1e-6)
