@@ -167,7 +167,7 @@ def test_solvers_name_the_first_bad_row():
     for task, good, row, fault in [
         (TASKS[0], "a b 1", "a b c", "the last token is no index"),
         (TASKS[0], "a b 1", "a b 3", "the index points out of the sequence"),
-        (TASKS[0], "a b 1", "1 b 1", "an index stands before the last place"),
+        (TASKS[0], "a b 1", "1 b 1", "an index stands before the last position"),
         (TASKS[1], "a1 b2 a", "a1 b2 a1", "the last token is no symbol"),
         (TASKS[1], "a1 b2 a", "a1 b2 1", "the last token is no symbol"),
         (TASKS[1], "a1 b2 a", "a1 b a", "a token before the last is no symbol–attribute pair"),
