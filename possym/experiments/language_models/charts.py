@@ -29,8 +29,8 @@ from possym.profiling.charts import heads_in_plane, number, plane_axes
 ENCODING_NAMES = {
     "rope": "RoPE, base 10⁴",
     "rope_million": "RoPE, base 10⁶",
-    "slow_half_still": "slow half still",
-    "fast_half_still": "fast half still",
+    "slow_half_still": "slow half stopped",
+    "fast_half_still": "fast half stopped",
     "nope": "no positions (NoPE)",
 }
 JOBS = {f"{name} head": KNOWN_HEADS[name] for name in ("induction", "previous-token")} | {"other": NEUTRAL}
@@ -196,7 +196,7 @@ def kinds_by_encoding(scores: pd.DataFrame) -> alt.LayerChart:
     title = f"Symbolic heads: {', '.join(told)}"
     if {"fast_half_still", "slow_half_still"} <= set(counts["encoding"]):
         fast, slow = (medians[ENCODING_NAMES[name], "symbolic"] for name in ("fast_half_still", "slow_half_still"))
-        title = f"Fast planes still: {fast:.0f} symbolic heads; slow planes still: {slow:.0f}"
+        title = f"Fast planes stopped: {fast:.0f} symbolic heads; slow planes stopped: {slow:.0f}"
         if "rope" in set(counts["encoding"]):
             title += f"; all turning: {medians[ENCODING_NAMES['rope'], 'symbolic']:.0f}"
     return (bars + dots).properties(

@@ -268,7 +268,7 @@ def strongest_planes(scores: pd.DataFrame, planes: pd.DataFrame) -> pd.DataFrame
 
 def planes_in_words(scores: pd.DataFrame, planes: pd.DataFrame) -> str:
     """Say on which planes the positional heads of each RoPE encoding lean, all seeds together."""
-    names = {"rope": "RoPE", "fast_half_still": "the fast half still", "slow_half_still": "the slow half still"}
+    names = {"rope": "RoPE", "fast_half_still": "the fast half stopped", "slow_half_still": "the slow half stopped"}
     found, told = strongest_planes(scores, planes), []
     for encoding, name in names.items():
         own = found.loc[found["encoding"] == encoding, "frequency_id"]

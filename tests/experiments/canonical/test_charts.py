@@ -147,7 +147,7 @@ def test_spacing_is_the_share_of_even_spacing_and_maps_keep_their_lines(tables):
         {
             "accuracy, learnt maps": 0.5,
             "accuracy, fixed maps": 0.48,
-            "closest two places ÷ even spacing": smallest_turn(0.1, 32) / (2 * np.pi / 31),
+            "closest two positions ÷ even spacing": smallest_turn(0.1, 32) / (2 * np.pi / 31),
         }
     )
     assert "farthest apart at ID 7; heads with learnt maps reach 95.0% there, with fixed maps 93.0%" in title_of(chart)

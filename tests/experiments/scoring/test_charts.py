@@ -168,7 +168,7 @@ def test_the_chart_of_weightings_shows_every_error_and_names_the_least(cells):
     is_complete(chart)
     points = [mark for mark in marks(draw(chart), "point") if "worst" in mark]
     assert sorted(number(mark["worst"]) for mark in points) == pytest.approx(sorted(errors["worst"]), abs=6e-4)
-    assert f"by {errors['worst'].min():.2f}" in chart.to_dict()["title"]["text"]
+    assert f"error: {errors['worst'].min():.2f}, with" in chart.to_dict()["title"]["text"]
 
 
 def test_the_chart_of_sinks_shows_the_other_score_of_positional_heads(cells):
