@@ -4,7 +4,7 @@
 - `triton_available` says whether they do. PyTorch's CUDA builds bring Triton along; it needs a C compiler once. Where
   it fails, a warning says so and the slower way is taken. With TRITON_INTERPRET=1 Triton interprets kernels on a CPU
   (numpy below 2.4 alone), so that every test of what has a kernel can run it there.
-- `head_sums` reads relocated logits once, both triangles together.
+- `head_sums` reads relocated logits once, both triangles together, or a band of rows and its mirror image.
 - `plane_sums` never sees a matrix: a single plane's relocated logits are products of two short vectors.
 
 `jit`, `device_context`, `triton_available` and `in_rows` serve every other file of kernels too:
@@ -17,6 +17,7 @@ import contextlib
 import functools
 import os
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ PLANE_SIZE = 32  # of a square tile of swaps of a plane
 
 def jit(function):
     """Compile a kernel where there is Triton; it is not specialised on sizes, so that one compilation serves all."""
-    return function if triton is None else triton.jit(do_not_specialize=["count", "tiles"])(function)
+    return function if triton is None else triton.jit(do_not_specialize=["count", "rows", "tiles"])(function)
 
 
 @jit
@@ -51,70 +52,81 @@ def swap_terms(before, moved, weight):
 
 @jit
 def swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE: tl.constexpr):
-    """Return the weights of swaps, made as `possym.scores.SwapWeights` says."""
+    """Return the weights of swaps, made as `possym.scores.SwapWeights` says, and log₂ of relative differences."""
     if RELATIVE:
-        weight = tl.exp2(tl.log2(tl.maximum(tl.abs(first_here - first_after), second_here)) * power)
+        log = tl.log2(tl.maximum(tl.abs(first_here - first_after), second_here))
+        weight = tl.exp2(log * power)
     else:
         weight = tl.maximum(first_here * second_after, second_here * first_after)
-    return weight
+        log = tl.zeros_like(weight)
+    return weight, log
 
 
 @jit
 def head_kernel(
-    relocated, first, second, sums, count, stride, tiles, every, power, RELATIVE: tl.constexpr, SIZE: tl.constexpr
-):
-    """Sum swaps i < j of one head, whose rows of logits are ``stride`` apart, over some tiles of one strip of rows.
+    upper, lower, logits, first, second, sums, count, rows, upper_stride, lower_stride, tiles, every, power,
+    RELATIVE: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """Sum swaps i < j of one head, i among the first ``rows`` of ``count`` keys, over some tiles of one strip of rows.
 
-    Of a strip's tiles the program takes those whose columns are ``every`` apart.
+    ``upper`` (rows, count) has contents i at positions j, ``lower`` (count, rows) contents j at positions i; their rows
+    are a stride apart. Of a strip's tiles the program takes those whose columns are ``every`` apart.
     """
     head = (tl.program_id(0) // tiles).to(tl.int64)
     part = tl.program_id(0) % tiles
-    strips = (count + SIZE - 1) // SIZE
+    strips = (rows + SIZE - 1) // SIZE
     row = (part % strips) * SIZE
     step = tl.arange(0, SIZE)
     i = row + step
-    here = i < count
+    here = i < rows
     # A matrix may have more entries than 32 bits count: they count from a tile's corner.
-    long = tl.cast(stride, tl.int64)
-    matrix = relocated + head * count * long
-    diagonal = step * (stride + 1)
-    logits_here = tl.load(matrix + row * (long + 1) + diagonal, mask=here, other=0.0)[:, None]
-    first_here = tl.load(first + head * count + i, mask=here, other=0.0)[:, None]
-    second_here = tl.load(second + head * count + i, mask=here, other=1.0)[:, None]
+    upper_long = tl.cast(upper_stride, tl.int64)
+    lower_long = tl.cast(lower_stride, tl.int64)
+    upper += head * rows * upper_long + row * upper_long
+    lower += head * count * lower_long + row
+    logits += head * count
+    first += head * count
+    second += head * count
+    logits_here = tl.load(logits + i, mask=here, other=0.0)[:, None]
+    first_here = tl.load(first + i, mask=here, other=0.0)[:, None]
+    second_here = tl.load(second + i, mask=here, other=1.0)[:, None]
     straights = tl.zeros((SIZE, SIZE), tl.float32)
     crosseds = tl.zeros((SIZE, SIZE), tl.float32)
     weights = tl.zeros((SIZE, SIZE), tl.float32)
+    logs = tl.zeros((SIZE, SIZE), tl.float32)
     by_position = tl.zeros((SIZE, SIZE), tl.float32)
     by_content = tl.zeros((SIZE, SIZE), tl.float32)
     for column in range(row + (part // strips) * SIZE, count, every):
         j = column + step
         after = j < count
         # Columns up to the stride may be read, of which whole vectors of memory are known to lie within.
-        above = matrix + row * long + column + step[:, None] * stride + step[None, :]
-        below = matrix + column * long + row + step[:, None] * stride + step[None, :]
-        upper = tl.load(above, mask=here[:, None] & (j < stride)[None, :], other=0.0)
-        lower = tl.trans(tl.load(below, mask=after[:, None] & (i < stride)[None, :], other=0.0))
-        logits_after = tl.load(matrix + column * (long + 1) + diagonal, mask=after, other=0.0)[None, :]
-        first_after = tl.load(first + head * count + j, mask=after, other=0.0)[None, :]
-        second_after = tl.load(second + head * count + j, mask=after, other=0.0)[None, :]
+        above = upper + column + step[:, None] * upper_stride + step[None, :]
+        below = lower + column * lower_long + step[:, None] * lower_stride + step[None, :]
+        there = tl.load(above, mask=here[:, None] & (j < upper_stride)[None, :], other=0.0)
+        back = tl.trans(tl.load(below, mask=after[:, None] & (i < lower_stride)[None, :], other=0.0))
+        logits_after = tl.load(logits + j, mask=after, other=0.0)[None, :]
+        first_after = tl.load(first + j, mask=after, other=0.0)[None, :]
+        second_after = tl.load(second + j, mask=after, other=0.0)[None, :]
         swap = here[:, None] & after[None, :] & (i[:, None] < j[None, :])
-        weight = swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE)
+        weight, log = swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE)
         weight = tl.where(swap, weight, 0.0)
-        straight, crossed = swap_terms((logits_after - logits_here) * 1.4426950, (upper - lower) * 1.4426950, weight)
+        straight, crossed = swap_terms((logits_after - logits_here) * 1.4426950, (there - back) * 1.4426950, weight)
         straights += straight
         crosseds += crossed
         weights += weight
+        logs += weight * log
         # The two squared deviations of `possym.scores.exclusion`, of both entries of the swap.
-        far_here, near_here = upper - logits_after, upper - logits_here
-        far_after, near_after = lower - logits_here, lower - logits_after
+        far_here, near_here = there - logits_after, there - logits_here
+        far_after, near_after = back - logits_here, back - logits_after
         by_position += tl.where(swap, far_here * far_here + far_after * far_after, 0.0)
         by_content += tl.where(swap, near_here * near_here + near_after * near_after, 0.0)
-    target = sums + (head * tiles + part) * 5
+    target = sums + (head * tiles + part) * 6
     tl.store(target, tl.sum(tl.sum(straights, 1), 0))
     tl.store(target + 1, tl.sum(tl.sum(crosseds, 1), 0))
     tl.store(target + 2, tl.sum(tl.sum(weights, 1), 0))
-    tl.store(target + 3, tl.sum(tl.sum(by_position, 1), 0))
-    tl.store(target + 4, tl.sum(tl.sum(by_content, 1), 0))
+    tl.store(target + 3, tl.sum(tl.sum(logs, 1), 0) * 0.69314718)
+    tl.store(target + 4, tl.sum(tl.sum(by_position, 1), 0))
+    tl.store(target + 5, tl.sum(tl.sum(by_content, 1), 0))
 
 
 @jit
@@ -148,7 +160,7 @@ def plane_kernel(keys, rotated, first, second, sums, count, tiles, power, RELATI
         v = tl.load(rotated + count + j, mask=after, other=0.0)[None, :]
         first_after = tl.load(first + j, mask=after, other=0.0)[None, :]
         second_after = tl.load(second + j, mask=after, other=0.0)[None, :]
-        weight = swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE)
+        weight, _ = swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE)
         weight = tl.where(after[None, :] & (i[:, None] < j[None, :]), weight, 0.0)
         moved = (key_x * u + key_y * v) - (x * rotated_x + y * rotated_y)
         straight, crossed = swap_terms((x * u + y * v) - logits_here, moved, weight)
@@ -161,22 +173,26 @@ def plane_kernel(keys, rotated, first, second, sums, count, tiles, power, RELATI
     tl.store(target + 2, tl.sum(tl.sum(weights, 1), 0))
 
 
-def head_sums(relocated: Tensor, first: Tensor, second: Tensor, power: float) -> Tensor:
-    """Return five sums over all swaps (..., 5) of relocated logits (..., T, T).
+def head_sums(upper: Tensor, lower: Tensor, vectors: Sequence[Tensor], power: float) -> Tensor:
+    """Return six sums over all swaps (..., 6) of two tokens, one of them among the first R, as `swap_bands` has them.
 
-    In turn: weight · cos(v′, v), weight · cos(v′, reverse(v)), the weights, and the positional and symbolic deviations
-    of `possym.scores.exclusion`. The weights are made as `possym.scores.SwapWeights` says.
+    Args:
+        upper: (..., R, T) relocated logits of the first R of T keys' contents at all positions.
+        lower: (..., T, R) of all contents at the first R positions; where R is T, the same matrix.
+        vectors: (..., T) each: the observed logits, and first and second of `possym.scores.SwapWeights`.
+        power: as there.
     """
-    count, shape = relocated.shape[-1], relocated.shape[:-2]
-    tiles = triton.cdiv(count, SIZE) * SHARES
-    sums = relocated.new_empty(shape.numel(), tiles, 5)
-    relocated = in_rows(relocated)
-    with device_context(relocated):
+    rows, count, shape = *upper.shape[-2:], upper.shape[:-2]
+    tiles = triton.cdiv(rows, SIZE) * SHARES
+    sums = upper.new_empty(shape.numel(), tiles, 6)
+    upper, lower = in_rows(upper), in_rows(lower)
+    with device_context(upper):
         head_kernel[(len(sums) * tiles,)](
-            relocated, first.contiguous(), second.contiguous(), sums, count, relocated.stride(-2), tiles,
-            SHARES * SIZE, float(power), RELATIVE=power > 0, SIZE=SIZE, num_warps=4,
+            upper, lower, *(vector.contiguous() for vector in vectors), sums, count, rows,
+            upper.stride(-2), lower.stride(-2), tiles, SHARES * SIZE, float(power), RELATIVE=power > 0, SIZE=SIZE,
+            num_warps=4,
         )  # fmt: skip
-    return sums.sum(1).view(*shape, 5)
+    return sums.sum(1).view(*shape, 6)
 
 
 def in_rows(x: Tensor) -> Tensor:
@@ -220,7 +236,7 @@ def triton_available(device: torch.device) -> bool:
         return False
     tiny = torch.ones(2, 2, device=device)
     try:
-        sums = head_sums(tiny, tiny[0], tiny[0], 0.0)[:3], plane_sums(tiny, tiny, tiny[0], tiny[0], 0.0)
+        sums = head_sums(tiny, tiny, [tiny[0]] * 3, 0.0), plane_sums(tiny, tiny, tiny[0], tiny[0], 0.0)
         return all(bool(x.isfinite().all()) for x in sums)
     except Exception as error:  # a missing compiler, an old driver, an old card: each has an exception of its own
         warnings.warn(

@@ -10,7 +10,7 @@ on the position b alone, symbolic where it depends on the content a alone.
 - `exclusion` turns M into the bound that keeps a head from being both.
 - `purity` names a head's kind.
 - `head_scores`, `scores_and_exclusion` and `plane_scores` do the same for `possym.profile`, without checks and in
-  fewer passes.
+  fewer passes; `head_scores` without ever holding a large matrix.
 
 Float32 on a GPU without gradients goes through `possym.kernels` where Triton runs; all else goes band by band.
 """
@@ -183,8 +183,8 @@ def swap_scores(
     attention, entropy = attend(logits, extra_logits)
     stakes = swap_stakes(logits, attention, spans, relative)
     if spans is None:
-        positional, symbolic, *_ = token_swaps(relocated, swap_weights(stakes, temperature, relative))
-        return Scores(positional, symbolic, entropy)
+        straight, crossed, total = token_swaps(relocated, swap_weights(stakes, temperature, relative))[:3]
+        return Scores(straight / total, crossed / total, entropy)
     return Scores(*block_swaps(relocated, stakes, *spans, temperature, relative), entropy)
 
 
@@ -233,23 +233,26 @@ def scores_and_exclusion(
     blocks: list[tuple[int, int]] | None,
     temperature: float,
     relative: bool = False,
-) -> tuple[Scores, Exclusion]:
-    """Return what `swap_scores` and `exclusion` do, of logits that are not checked: what is not finite stays so.
+) -> tuple[Scores, Exclusion, Tensor]:
+    """Return what `swap_scores`, `exclusion` and `effective_swaps` do, of logits that are not checked.
+
+    What is not finite stays so.
 
     >>> relocated = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
-    >>> scores, exclusion = scores_and_exclusion(relocated, torch.zeros(1), None, 0.1)
-    >>> scores.positional, exclusion.bound
-    (tensor(1.), tensor(0.5000))
+    >>> scores, exclusion, swaps = scores_and_exclusion(relocated, torch.zeros(1), None, 0.1)
+    >>> scores.positional, exclusion.bound, swaps
+    (tensor(1.), tensor(0.5000), tensor(1., dtype=torch.float64))
     """
     logits = relocated.diagonal(dim1=-2, dim2=-1)
     spans = None if blocks is None else check_blocks(blocks, relocated.shape[-1])
     attention, entropy = attend(logits, extra_logits)
     stakes = swap_stakes(logits, attention, spans, relative)
     if spans is None:
-        positional, symbolic, *both = token_swaps(relocated, swap_weights(stakes, temperature, relative))
-    else:
-        (positional, symbolic), both = block_swaps(relocated, stakes, *spans, temperature, relative), []
-    return Scores(positional, symbolic, entropy), bounded(logits, *(both or deviations(relocated)))
+        sums = token_swaps(relocated, swap_weights(stakes, temperature, relative), every=True)
+        return from_sums(sums, logits, entropy, stakes, temperature, relative)
+    positional, symbolic = block_swaps(relocated, stakes, *spans, temperature, relative)
+    swaps = (count_relative_swaps if relative else count_swaps)(stakes, temperature)
+    return Scores(positional, symbolic, entropy), bounded(logits, *deviations(relocated)), swaps
 
 
 def head_scores(
@@ -260,10 +263,11 @@ def head_scores(
     capped: Callable[[Tensor], Tensor],
     entries: int,
     relative: bool = False,
-) -> tuple[Scores, Exclusion]:
+) -> tuple[Scores, Exclusion, Tensor]:
     """Return what `scores_and_exclusion` does over all swaps of tokens, of logits that are products.
 
-    What is one number a key is done for all heads at once; their matrices of logits are made few at a time.
+    What is one number a key is done for all heads at once; their matrices of logits are made few at a time, and of one
+    that is too large a band of rows and a band of columns at a time.
 
     Args:
         contents: (..., T, K) what each key holds.
@@ -271,33 +275,42 @@ def head_scores(
         extra_logits: (..., X) logits of what is attended but never moved.
         temperature: τ of the weights of swaps.
         capped: what the model does to each logit.
-        entries: of matrices at a time; one matrix at least.
+        entries: of relocated logits at a time, of a few rows and columns at least.
         relative: as in `swap_scores`.
 
     >>> contents, positions = torch.ones(2, 1), torch.tensor([[0.0], [1.0]])
-    >>> scores, exclusion = head_scores(contents, positions, torch.zeros(1), 0.1, lambda logits: logits, 4)
+    >>> scores, exclusion, _ = head_scores(contents, positions, torch.zeros(1), 0.1, lambda logits: logits, 4)
     >>> scores.positional, exclusion.bound
     (tensor(1.), tensor(0.5000))
     """
     count, shape = len(positions), contents.shape[:-2]
-    logits = capped((contents * positions).sum(-1))
-    attention, entropy = attend(logits, extra_logits)
-    stakes = swap_stakes(logits, attention, None, relative)
+    observed = capped((contents * positions).sum(-1))
+    attention, entropy = attend(observed, extra_logits)
+    stakes = swap_stakes(observed, attention, None, relative)
     weights = swap_weights(stakes, temperature, relative)
-    first, second = weights.first.reshape(-1, count), weights.second.reshape(-1, count)
+    logits, first, second = (x.reshape(-1, count) for x in (observed, *weights[:2]))
     contents = contents.reshape(-1, *contents.shape[-2:])
+    fused = kernels.supported(contents)
     # On a GPU rows start at whole vectors of memory: the sums over swaps read them up to a tenth faster.
-    positions = F.pad(positions, (0, 0, 0, -count % 16 if positions.is_cuda else 0)).mT
+    positions = F.pad(positions, (0, 0, 0, -count % 16 if fused else 0))
     step = max(1, entries // count**2)
+    rows = max(1, entries // (count * 16)) * 16 if step == 1 else count
     found = []
     for start in range(0, len(contents), step):
-        some = slice(start, start + step)
-        relocated = capped(contents[some] @ positions)[..., :count]
-        positional, symbolic, *both = token_swaps(relocated, SwapWeights(first[some], second[some], weights.power))
-        found.append(torch.stack([positional, symbolic, *(both or deviations(relocated))]))
-        del relocated
-    positional, symbolic, *both = torch.cat(found, 1).view(4, *shape)
-    return Scores(positional, symbolic, entropy), bounded(logits, *both)
+        some = contents[start : start + step]
+
+        def band(here: slice, after: slice, some: Tensor = some) -> tuple[Tensor, Tensor]:
+            there = some[:, after]
+            upper = capped(some[:, here] @ positions[after.start :].mT)[..., : count - after.start]
+            if not fused:
+                return upper, capped(positions[here] @ there.mT)
+            return upper, upper.mT if rows >= count else capped(there @ positions[here].mT).mT
+
+        here = slice(start, start + step)
+        how = SwapWeights(first[here], second[here], weights.power)
+        found.append(swap_bands(logits[here], how, band, rows, every=True))
+    sums = torch.cat(found, 1).view(-1, *shape)
+    return from_sums(sums, observed, entropy, stakes, temperature, relative)
 
 
 def scores_by_temperature(
@@ -310,9 +323,9 @@ def scores_by_temperature(
     tensor([1., 1.])
     """
     attention, _ = attend(relocated.diagonal(dim1=-2, dim2=-1), extra_logits)
-    found = [token_swaps(relocated, swap_weights(attention, temperature, False))[:2] for temperature in temperatures]
-    positional, symbolic = (torch.stack(scores) for scores in zip(*found, strict=True))
-    return positional, symbolic
+    found = [token_swaps(relocated, swap_weights(attention, temperature, False)) for temperature in temperatures]
+    straight, crossed, total = torch.stack(found, 1)[:3]
+    return straight / total, crossed / total
 
 
 def plane_scores(
@@ -345,7 +358,20 @@ def plane_scores(
     def band(here: slice, after: slice) -> tuple[Tensor, Tensor]:
         return product(keys, rotated, here, after), product(rotated, keys, here, after)
 
-    return Scores(*swap_bands(logits, weights, band), entropy), logits
+    straight, crossed, total = swap_bands(logits, weights, band, band_rows(logits))
+    return Scores(straight / total, crossed / total, entropy), logits
+
+
+def from_sums(
+    sums: Tensor, logits: Tensor, entropy: Tensor, stakes: Tensor, temperature: float, relative: bool
+) -> tuple[Scores, Exclusion, Tensor]:
+    """Return what `scores_and_exclusion` does, of all six sums over swaps (6, ...) that `swap_bands` makes."""
+    straight, crossed, total, logs, *both = sums
+    if relative:
+        swaps = (total.double().log() - logs.double() / (temperature * total.double())).exp()
+    else:
+        swaps = count_swaps(stakes, temperature)
+    return Scores(straight / total, crossed / total, entropy), bounded(logits, *both), swaps
 
 
 def attend(logits: Tensor, extra_logits: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -454,36 +480,44 @@ def swap_weights(stakes: Tensor, temperature: float, relative: bool) -> SwapWeig
     return SwapWeights(larger, smaller, 0.0)
 
 
-def token_swaps(relocated: Tensor, weights: SwapWeights) -> tuple[Tensor, ...]:
-    """Return Σ α cos(v′, v) and Σ α cos(v′, reverse(v)) over all pairs of single tokens.
-
-    Where kernels do it, the two deviations of `exclusion` come along from the same pass.
-    """
-    if kernels.supported(relocated):
-        straight, crossed, total, *both = kernels.head_sums(relocated, *weights).unbind(-1)
-        return straight / total, crossed / total, *both
+def token_swaps(relocated: Tensor, weights: SwapWeights, every: bool = False) -> Tensor:
+    """Return the sums of `swap_bands` over all pairs of single tokens, given the whole matrix."""
     logits = relocated.diagonal(dim1=-2, dim2=-1)
+    rows = relocated.shape[-1] if kernels.supported(relocated) else band_rows(logits)
     return swap_bands(
-        logits, weights, lambda here, after: (relocated[..., here, after], relocated[..., after, here].mT)
+        logits, weights, lambda here, after: (relocated[..., here, after], relocated[..., after, here].mT), rows, every
     )
 
 
 def swap_bands(
-    logits: Tensor, weights: SwapWeights, band: Callable[[slice, slice], tuple[Tensor, Tensor]]
-) -> tuple[Tensor, Tensor]:
-    """Return the two sums of `token_swaps`, a band of rows at a time, so that a CPU's cache holds it.
+    logits: Tensor,
+    weights: SwapWeights,
+    band: Callable[[slice, slice], tuple[Tensor, Tensor]],
+    rows: int,
+    every: bool = False,
+) -> Tensor:
+    """Return sums over all pairs of single tokens (3, ...), with ``every`` (6, ...), a band of rows at a time.
+
+    In turn: weight · cos(v′, v), weight · cos(v′, reverse(v)), the weights; weight · log |first_i − first_j| where
+    weights are relative, and the positional and the symbolic deviation of `exclusion`.
 
     ``band`` gives the relocated logits of the contents ``here`` at the positions ``after``, and those of the contents
     ``after`` at the positions ``here``, both with ``here`` as rows.
     """
     count = logits.shape[-1]
-    rows = band_rows(logits)
-    totals = 0
+    fused = kernels.supported(logits)
+    found = []
     for start in range(0, count - 1, rows):
-        here, after = slice(start, start + rows), slice(start, count)
-        vectors = (vector[..., part] for vector in (logits, *weights[:2]) for part in (here, after))
-        totals = totals + band_of_swaps(*band(here, after), *vectors, weights.power)  # type: ignore
-    return totals[0] / totals[2], totals[1] / totals[2]  # type: ignore[index]
+        here, after = slice(start, min(start + rows, count)), slice(start, count)
+        upper, lower = band(here, after)
+        if fused:
+            parts = [vector[..., after] for vector in (logits, weights.first, weights.second)]
+            found.append(kernels.head_sums(upper, lower.mT, parts, weights.power).movedim(-1, 0))
+            continue
+        vectors = [vector[..., part] for vector in (logits, weights.first, weights.second) for part in (here, after)]
+        sums = band_of_swaps(upper, lower, vectors, weights.power, every)
+        found.append(sums if not every else torch.cat([sums, band_of_deviations(upper, lower, *vectors[:2])]))
+    return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
 def band_rows(vectors: Tensor) -> int:
@@ -494,36 +528,51 @@ def band_rows(vectors: Tensor) -> int:
 def band_of_swaps(
     upper: Tensor,
     lower: Tensor,
-    logits_here: Tensor,
-    logits_after: Tensor,
-    first_here: Tensor,
-    first_after: Tensor,
-    second_here: Tensor,
-    second_after: Tensor,
+    vectors: Sequence[Tensor],
     power: float,
+    every: bool,
 ) -> Tensor:
-    """Return the sums of weight · cos(v′, v), of weight · cos(v′, reverse(v)) and of the weights over a band (3, ...).
+    """Return the first three sums of `swap_bands` over a band (3, ...), with ``every`` the fourth too (4, ...).
 
-    Weights are made as `SwapWeights` says.
+    ``vectors`` are the observed logits, and first and second of `SwapWeights`, each of the rows and of the columns,
+    which begin with the rows' own keys.
 
     With r and s the ratios of the two entries of v and of v′, the cosines are (1 + rs)/n and (r + s)/n where
     n² = (1 + r²)(1 + s²). Ratios past e^±limit are cut there: the cosines change by less than rounding, and n² stays
     finite. No value that a gradient needs is overwritten.
     """
     limit = 100.0 if upper.dtype == torch.float64 else 20.0
+    logits_here, logits_after, first_here, first_after, second_here, second_after = vectors
     r = (logits_after.unsqueeze(-2) - logits_here.unsqueeze(-1)).clamp_(-limit, limit).exp_()
     s = (upper - lower).clamp_(-limit, limit).exp_()
+    logs = None
     if power:
         gap = (first_here.unsqueeze(-1) - first_after.unsqueeze(-2)).abs()
-        weight = torch.maximum(gap, second_here.unsqueeze(-1))
-        weight = (weight if power == 1 else weight.pow(power)).triu_(1)
+        gap = torch.maximum(gap, second_here.unsqueeze(-1))
+        weight = gap if power == 1 else gap.pow(power)
+        logs = gap.log() if every else None
     else:
         weight = first_here.unsqueeze(-1) * second_after.unsqueeze(-2)
-        weight = torch.maximum(weight, second_here.unsqueeze(-1) * first_after.unsqueeze(-2)).triu_(1)
+        weight = torch.maximum(weight, second_here.unsqueeze(-1) * first_after.unsqueeze(-2))
+    weight[..., : weight.shape[-2]].triu_(1)
     one = upper.new_ones(())
     share = torch.addcmul(one, r, r).mul_(torch.addcmul(one, s, s)).rsqrt_() * weight
-    straight, crossed = share * torch.addcmul(one, r, s), share * (r + s)
-    return torch.stack([part.sum((-2, -1)) for part in (straight, crossed, weight)])
+    turned = share * r
+    straight, crossed = torch.addcmul(share, turned, s), torch.addcmul(turned, share, s)
+    sums = [part.sum((-2, -1)) for part in (straight, crossed, weight)]
+    if every:
+        sums.append(torch.zeros_like(sums[0]) if logs is None else (logs * weight).sum((-2, -1)))
+    return torch.stack(sums)
+
+
+def band_of_deviations(upper: Tensor, lower: Tensor, here: Tensor, after: Tensor) -> Tensor:
+    """Return the last two sums of `swap_bands` over a band (2, ...), given the observed logits of rows and columns."""
+    rows, columns = here.unsqueeze(-1), after.unsqueeze(-2)
+    count = upper.shape[-2]
+    lower, beyond = lower[..., count:], columns[..., count:]  # what the band has of it before, ``upper`` has too
+    pairs = ((upper - columns, lower - rows), (upper - rows, lower - beyond))
+    norms = [[torch.linalg.vector_norm(x, dim=(-2, -1)).square() for x in pair] for pair in pairs]
+    return torch.stack([a + b for a, b in norms])
 
 
 def pair_cosines(v1: Tensor, v2: Tensor, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,18 +6,20 @@ import os
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from possym import kernels
 from possym.capture import LayerInputs
 from possym.errors import InputError
 from possym.profiling.scoring import Batch, ScoreCollector, Scoring
-from possym.scores import exclusion, head_scores, plane_scores, scores_and_exclusion, swap_scores
+from possym.scores import effective_swaps, exclusion, head_scores, plane_scores, scores_and_exclusion, swap_scores
 
 COUNTS = pytest.mark.parametrize("count", [2, 17, 65, 130])
 
 
 def one_by_one(relocated, own, temperature, relative=False):
-    """Scores, entropy and deviations of one float64 head, swap by swap, from attention and cosine alone."""
+    """Scores, entropy and deviations of one float64 head, each swap by itself, from attention and cosine alone."""
     count = len(relocated)
     logits = relocated.diagonal()
     attention = torch.cat([logits, own]).softmax(0)
@@ -45,7 +47,7 @@ def drawn(*shape, seed=0, size=3.0):
 @pytest.mark.parametrize("temperature, relative", [(1e-2, False), (10.0, False), (0.3, True)])
 def test_heads_agree_with_swapping_one_by_one(device, count, temperature, relative):
     relocated, own = drawn(2, count, count + 5)[..., :count], drawn(2, 2, seed=1, size=12.0 if relative else 3.0)
-    scores, found = scores_and_exclusion(relocated.to(device), own.to(device), None, temperature, relative)
+    scores, found, _ = scores_and_exclusion(relocated.to(device), own.to(device), None, temperature, relative)
     for head in range(2):
         expected = one_by_one(relocated[head].double(), own[head].double(), temperature, relative)
         got = [x[head].item() for x in (*scores, found.positional_deviation, found.symbolic_deviation)]
@@ -60,7 +62,7 @@ def test_heads_made_as_products_agree_with_swapping_one_by_one(device, count, en
     contents, places, own = drawn(2, 3, count, 5), drawn(count, 5, seed=1, size=0.7), drawn(2, 3, 2, seed=2)
     capped = lambda logits: (logits / 4).tanh() * 4  # noqa: E731
     given = (x.to(device) for x in (contents, places, own))
-    scores, found = head_scores(*given, 0.1, capped, entries, relative)
+    scores, found, swaps = head_scores(*given, 0.1, capped, entries, relative)
     relocated = capped(contents.double() @ places.double().mT)
     variance = relocated.diagonal(dim1=-2, dim2=-1).var(-1, correction=0)
     torch.testing.assert_close(found.variance.cpu().double(), variance, atol=1e-5, rtol=1e-5)
@@ -70,6 +72,32 @@ def test_heads_made_as_products_agree_with_swapping_one_by_one(device, count, en
         assert got[:3] == pytest.approx(expected[:3], abs=1e-5)
         assert got[3:] == pytest.approx(expected[3:], rel=1e-5)
         assert found.bound[row, head].item() == pytest.approx(sum(expected[3:]) / count**2, rel=1e-5)
+    logits = relocated.diagonal(dim1=-2, dim2=-1)
+    counted = effective_swaps(logits, extra_logits=own.double(), temperature=0.1, relative=relative)
+    torch.testing.assert_close(swaps.cpu().double(), counted, atol=1e-5, rtol=2e-5)
+
+
+def test_a_large_matrix_is_never_whole(device):
+    contents, positions, own = (x.to(device) for x in (drawn(2, 192, 8), drawn(192, 8, seed=1), drawn(2, 1, seed=2)))
+    whole, *others = (head_scores(contents, positions, own, 1.0, lambda x: x, n, True) for n in (2**20, 192 * 64, 1))
+    for other in others:
+        for a, b in zip((*whole[0], *whole[1], whole[2]), (*other[0], *other[1], other[2]), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=2e-6)
+    with Largest() as seen:
+        head_scores(contents, positions, own, 1.0, lambda x: x, 192 * 64, True)
+    assert seen.entries <= 192 * 64
+
+
+class Largest(TorchDispatchMode):
+    """Notes the entries of the largest tensor of floats that is made while it is on."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        floats = [x for x in tree_leaves(found) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        self.entries = max([self.entries, *(x.numel() for x in floats)])
+        return found
 
 
 @COUNTS
@@ -105,7 +133,7 @@ def test_large_equal_and_tied_logits(device, size, kind, relative):
         "by content": drawn(70, 1, size=size).expand(70, 70),
     }[kind]
     own, temperature = torch.zeros(1), 1.0 if relative else 0.1
-    scores, found = scores_and_exclusion(relocated.to(device), own.to(device), None, temperature, relative)
+    scores, found, _ = scores_and_exclusion(relocated.to(device), own.to(device), None, temperature, relative)
     exact = one_by_one(relocated.double(), own.double(), temperature, relative)
     assert [x.item() for x in scores] == pytest.approx(exact[:3], abs=1e-5)
     assert found.bound.item() == pytest.approx(sum(exact[3:]) / 70**2, rel=1e-5, abs=1e-6)
@@ -127,7 +155,7 @@ def test_planes_with_large_logits(device, size):
 def test_blocks_and_float64_are_those_of_the_public_functions(device):
     for dtype, blocks in itertools.product((torch.float32, torch.float64), (None, [(0, 2), (3, 6)])):
         relocated, own = drawn(2, 3, 9, 9).to(device, dtype), drawn(2, 3, 1, seed=1).to(device, dtype)
-        scores, found = scores_and_exclusion(relocated, own, blocks, 0.1)
+        scores, found, _ = scores_and_exclusion(relocated, own, blocks, 0.1)
         expected = swap_scores(relocated, extra_logits=own, blocks=blocks, temperature=0.1)
         for a, b in zip((*scores, *found), (*expected, *exclusion(relocated)), strict=True):
             assert a.dtype == dtype and a.shape == (2, 3)

@@ -21,13 +21,9 @@ from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, u
 from possym.errors import UnsupportedModelError
 from possym.rope import pairs
 from possym.scores import (
-    check_blocks,
-    count_relative_swaps,
-    count_swaps,
     head_scores,
     plane_scores,
     scores_and_exclusion,
-    swap_stakes,
 )
 
 MATRIX_ENTRIES = 2**27  # of relocated logits at once on a GPU, those of one head at least
@@ -242,7 +238,7 @@ class LayerInputs:
             temperature, relative: see `possym.scores.swap_scores`.
         """
         count, shape, extra = len(self.moved), self.query.shape[:2], self.extra_logits()
-        entries, _ = self.entries_at_once
+        entries, band, _ = self.entries_at_once
         products = blocks is None and self.replayed is None
         numbers = 2 * self.keys.shape[-1] if products else count  # that a key of a head takes
         found = self.query.new_empty(len(LayerScores._fields), *shape)
@@ -251,42 +247,34 @@ class LayerInputs:
             if products:
                 contents, positions = self.factors(heads, rows)
                 observed = self.capped((contents * positions).sum(-1))
-                scores, exclusion = head_scores(contents, positions, some, temperature, self.capped, entries, relative)
+                how = temperature, self.capped, band, relative
+                scores, exclusion, swaps = head_scores(contents, positions, some, *how)
                 del contents  # before the next ones are made
             else:  # blocks need their matrices, and so does a layer that has no factors
                 relocated = self.relocated_logits(heads, rows)
                 observed = relocated.diagonal(dim1=-2, dim2=-1)
-                scores, exclusion = scores_and_exclusion(relocated, some, blocks, temperature, relative)
+                scores, exclusion, swaps = scores_and_exclusion(relocated, some, blocks, temperature, relative)
                 del relocated
-            attended = self.attended(observed, some, blocks, temperature, relative)
-            found[:, rows, heads] = torch.stack([*scores, exclusion.variance, exclusion.bound, *attended])
+            attended = self.attended(observed, some, blocks)
+            rest = exclusion.variance, exclusion.bound, swaps.to(observed), *attended
+            found[:, rows, heads] = torch.stack([*scores, *rest])
         return LayerScores(*found)
 
-    def attended(
-        self,
-        observed: Tensor,
-        extra: Tensor,
-        blocks: list[tuple[int, int]] | None,
-        temperature: float,
-        relative: bool,
-    ) -> list[Tensor]:
-        """Return the last five of `LayerScores`, which need no more than the observed and the extra logits."""
+    def attended(self, observed: Tensor, extra: Tensor, blocks: list[tuple[int, int]] | None) -> list[Tensor]:
+        """Return the last four of `LayerScores`, which need no more than the observed and the extra logits."""
         seen, count = torch.cat([self.moved, self.unmoved]), len(self.moved)
-        spans = None if blocks is None else check_blocks(blocks, count)
         everything = torch.cat([observed, extra], -1)
         share, on_tokens = (x.softmax(-1)[..., : len(seen)] for x in (everything, everything[..., : len(seen)]))
-        stakes = swap_stakes(observed, share[..., :count], spans, relative)
-        swaps = (count_relative_swaps if relative else count_swaps)(stakes, temperature)
         moved = [slice(0, count)] if blocks is None else [slice(*block) for block in blocks]
         on_moved = sum(share[..., part].sum(-1) for part in moved)
         back = (self.query_position - seen).to(share)
         first = (seen == 0).to(share)
         own = share @ (seen == self.query_position).to(share)
-        return [swaps.to(share), on_moved, share @ first, own, on_tokens @ back]
+        return [on_moved, share @ first, own, on_tokens @ back]
 
     def plane_scores(self, blocks: list[tuple[int, int]] | None, temperature: float, relative: bool) -> Tensor:
         """Return positional, symbolic, entropy and the norm of the logits of every plane (B, H, F, 4)."""
-        count, (entries, vectors) = len(self.moved), self.entries_at_once
+        count, (entries, _, vectors) = len(self.moved), self.entries_at_once
         extra = self.unmoved_logits(per_plane=slice(None))
         found = self.query.new_empty(*self.query.shape[:2], len(self.angles), 4)
         # Blocks need matrices of logits, single tokens vectors alone.
@@ -299,16 +287,17 @@ class LayerInputs:
                 scores, logits = plane_scores(*factors, some, temperature, relative)
             else:
                 relocated = self.relocated_logits(heads, rows, per_plane=planes)
-                scores, _ = scores_and_exclusion(relocated, some, blocks, temperature, relative)
+                scores, *_ = scores_and_exclusion(relocated, some, blocks, temperature, relative)
                 logits = relocated.diagonal(dim1=-2, dim2=-1)
             found[rows, heads, planes] = torch.stack([*scores, logits.norm(dim=-1)], -1)
         return found
 
     @property
-    def entries_at_once(self) -> tuple[int, int]:
-        """How many entries of matrices, and of vectors: what a GPU has memory for, what a CPU's cache holds."""
+    def entries_at_once(self) -> tuple[int, int, int]:
+        """How many entries of matrices, of a band, of vectors: what a GPU has memory for, what a CPU's cache holds."""
         threads = torch.get_num_threads()
-        return (MATRIX_ENTRIES, 2**23) if self.keys.is_cuda else (2**19 * threads, 2**13 * threads)
+        on_gpu = (MATRIX_ENTRIES, MATRIX_ENTRIES, 2**23)
+        return on_gpu if self.keys.is_cuda else (2**19 * threads, 2**16 * threads, 2**13 * threads)
 
     def capped(self, logits: Tensor) -> Tensor:
         """Return logits after the layer's softcap."""
