@@ -77,16 +77,16 @@ def attention_of_block(
     return mixed.reshape(E, B, Q, C).to(joint.dtype)
 
 
-def cosines_and_sines(places: int, angles: Tensor) -> tuple[Tensor, Tensor]:
+def cosines_and_sines(positions: int, angles: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of what every plane (F,) has turned at every position, each (T, 1, F) float32."""
-    counted = torch.arange(places, dtype=torch.float64, device=angles.device)[:, None, None]
+    counted = torch.arange(positions, dtype=torch.float64, device=angles.device)[:, None, None]
     turned = (counted * angles).remainder(2 * math.pi)
     return turned.cos().float(), turned.sin().float()
 
 
-def tables(places: int, angles: Tensor) -> tuple[Tensor, Tensor]:
+def tables(positions: int, angles: Tensor) -> tuple[Tensor, Tensor]:
     """Return `cosines_and_sines` as the kernels read them, each (T, F)."""
-    return tuple(table[:, 0].contiguous() for table in cosines_and_sines(places, angles))
+    return tuple(table[:, 0].contiguous() for table in cosines_and_sines(positions, angles))
 
 
 def causal_attention(

@@ -144,7 +144,12 @@ class Ensemble(nn.Module):
         return None
 
     def compute(
-        self, tokens: Tensor, dropout_keys: Tensor | None, all_places: bool, dtype: torch.dtype, attend: Attend | None
+        self,
+        tokens: Tensor,
+        dropout_keys: Tensor | None,
+        all_positions: bool,
+        dtype: torch.dtype,
+        attend: Attend | None,
     ) -> Tensor:
         """Return what `forward` returns, of arguments that it has checked, tokens (E, B, T)."""
         config = self.config
@@ -159,7 +164,7 @@ class Ensemble(nn.Module):
         x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
         if dropped:
             x = drop(x, dropout_keys, dropped)
-        cut = not all_places and T > 1
+        cut = not all_positions and T > 1
         if precision and not dropped and not torch.is_grad_enabled():
             done = self.evaluated(x, layers, cut, attend, precision)
             if done is not None:
@@ -176,8 +181,8 @@ class Ensemble(nn.Module):
                 attend=None if attend is None else functools.partial(attend, layer),
                 precision=precision,
             )
-        logits = self.logits(x if all_places else x[:, :, -1:])
-        return logits if all_places else logits.squeeze(2)
+        logits = self.logits(x if all_positions else x[:, :, -1:])
+        return logits if all_positions else logits.squeeze(2)
 
     @property
     def members(self) -> int:
@@ -194,7 +199,7 @@ class Ensemble(nn.Module):
         tokens: Tensor,
         *,
         dropout_keys: Tensor | None = None,
-        all_places: bool = False,
+        all_positions: bool = False,
         dtype: torch.dtype = torch.float32,
         attend: Attend | None = None,
     ) -> Tensor:
@@ -205,16 +210,16 @@ class Ensemble(nn.Module):
             dropout_keys: (E, 2) int32, a fresh random pair a member and step, see `possym.ensembles.dropout`; None
             drops
                 nothing.
-            all_places: also compute the last layer away from the last position.
+            all_positions: also compute the last layer away from the last position.
             dtype: of the products with weights; everything else is float32.
             attend: in place of `causal_attention`, called as ``attend(layer, query, key, value)`` with contents
                 before rotation, query (E, B, Q, H, D), key and value (E, B, T, H, D); returns (E, B, Q, H, D).
-                Q = T, but 1 (the last position) in the last layer where ``all_places`` is False.
+                Q = T, but 1 (the last position) in the last layer where ``all_positions`` is False.
 
         Raises:
             InputError: tokens or keys of the wrong shape, dtype or range, or ``attend`` beside dropout.
         """
-        require_type(all_places, bool, "all_places")
+        require_type(all_positions, bool, "all_positions")
         if dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise InputError(f"dtype = {dtype!r}: give torch.float32, torch.bfloat16 or torch.float16")
         if attend is not None and (dropout_keys is not None or not callable(attend)):
@@ -222,7 +227,7 @@ class Ensemble(nn.Module):
         require_type(dropout_keys, (Tensor, NoneType), "dropout_keys")
         if dropout_keys is not None and dropout_keys.shape != (self.members, 2):
             raise InputError(f"dropout_keys {tuple(dropout_keys.shape)}: expected (E, 2) with E = {self.members}")
-        return self.compute(self._check_tokens(tokens), dropout_keys, all_places, dtype, attend)
+        return self.compute(self._check_tokens(tokens), dropout_keys, all_positions, dtype, attend)
 
     def trace(self, tokens: Tensor, *, dtype: torch.dtype = torch.float32) -> Trace:
         """Return queries of the last position and all keys of every layer, before rotation, and the logits.

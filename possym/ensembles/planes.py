@@ -100,7 +100,7 @@ def contents(model: GPTJEnsemble, tokens: Tensor) -> Contents:
         return causal_attention(query, key, value, frequencies=model.config.frequencies)
 
     with torch.no_grad():
-        model(tokens, all_places=True, attend=attend)
+        model(tokens, all_positions=True, attend=attend)
     return Contents(*(torch.stack(each, 1) for each in zip(*found, strict=True)))
 
 

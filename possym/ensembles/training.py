@@ -11,8 +11,8 @@ What it does:
   weights, so an interrupted run ends with the same numbers, bit for bit, on the same device.
 
 An ensemble fits if every parameter has the member axis first, `model(tokens, dropout_keys=..., dtype=...)` returns the
-last position's logits (E, B, V), with `all_places=True` those of all positions (E, B, T, V) if these are to be learnt,
-and it has `members` and `dropout`, as `possym.ensembles.gptj.GPTJEnsemble` has.
+last position's logits (E, B, V), with `all_positions=True` those of all positions (E, B, T, V) if these are to be
+learnt, and it has `members` and `dropout`, as `possym.ensembles.gptj.GPTJEnsemble` has.
 """
 
 import dataclasses
@@ -198,8 +198,8 @@ class Trainer:
 
     def _update(self) -> None:
         """Take one step on the tokens, answers, dropout keys and rate at hand; leave loss and accuracy (E,)."""
-        places = {"all_places": True} if self.answers.ndim == 3 else {}
-        logits = self.model(self.tokens, dropout_keys=self.dropout_keys, dtype=self.dtype, **places)
+        positions = {"all_positions": True} if self.answers.ndim == 3 else {}
+        logits = self.model(self.tokens, dropout_keys=self.dropout_keys, dtype=self.dtype, **positions)
         losses = F.cross_entropy(logits.flatten(0, -2), self.answers.flatten(), reduction="none", ignore_index=-1)
         loss = losses.view(len(self.answers), -1).sum(1) / (self.answers >= 0).flatten(1).sum(1)
         gradients = torch.autograd.grad(loss.sum(), list(self.parameters.values()))
@@ -207,7 +207,7 @@ class Trainer:
         adamw.update(self.optimizer, gradients, factor)
         self.loss = loss.detach()
         right = logits.detach().argmax(-1) == self.answers
-        self.accuracy = (right[..., -1] if places else right).float().mean(1)
+        self.accuracy = (right[..., -1] if positions else right).float().mean(1)
 
     def _capture(self) -> Callable[[], None]:
         """Capture the step as a CUDA graph. The learning rate is 0 meanwhile, so that the weights stay."""

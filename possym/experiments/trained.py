@@ -38,7 +38,7 @@ from possym.errors import ConfigError, InputError, ResultsError
 from possym.results import ExperimentConfig, cache_root, writing
 from possym.results.devices import devices_of, side_by_side
 from possym.tasks import Batch, LetterTask, MixedTask, NumberTask
-from possym.tasks.places import answers_by_place
+from possym.tasks.positions import answers_by_position
 
 TASKS = {
     "number": NumberTask,
@@ -268,7 +268,7 @@ def sequences(
     batch = draw(task, config.training_sequences, config.hops, source, config.hop_shares)
     if config.supervise == "last":
         return batch.tokens, batch.answer
-    return batch.tokens, answers_by_place(task, batch.tokens).to(torch.int16)
+    return batch.tokens, answers_by_position(task, batch.tokens).to(torch.int16)
 
 
 def trained(name: str, config: EnsembleConfig, device: torch.device, checkpoint: str = "last") -> Ensemble:

@@ -149,8 +149,8 @@ class Reading:
             raise UnsupportedModelError(
                 f"layer {inputs.layer} does not rotate pairs of dimensions: choose heads by possym.profile alone"
             )
-        contents, places = inputs.factors()
-        observed = inputs.capped((contents * places).sum(-1))
+        contents, positions = inputs.factors()
+        observed = inputs.capped((contents * positions).sum(-1))
         share = torch.cat([observed, inputs.extra_logits()], -1)[0].softmax(-1)[:, : len(inputs.moved)]
         dropped = (inputs.moved >= sink) & (inputs.moved <= inputs.query_position - window)
         beyond = share @ dropped.to(share)

@@ -76,7 +76,7 @@ def queries_of(material: str, prompt: Prompt) -> list[int]:
     if prompt.needle is not None:
         return list(range(prompt.needle.answer[0] - 1, prompt.needle.answer[1] - 1))[:QUERIES]
     low = (count - prompt.start) // 2 + prompt.start if material == REPEATED else min(RECENT, count - 1)
-    return sorted({round(place) for place in np.linspace(low, count - 2, QUERIES)})
+    return sorted({round(position) for position in np.linspace(low, count - 2, QUERIES)})
 
 
 def scores_of(model: nn.Module, material: str, prompts: list[Prompt]) -> pd.DataFrame:

@@ -48,8 +48,8 @@ class Definition(NamedTuple):
 
 def back(prompt: Prompt) -> tuple[Tensor, Tensor]:
     """Return how many tokens each key (T, T) lies before each query, and which queries come after the first token."""
-    place = torch.arange(len(prompt.tokens))
-    return place[:, None] - place, (place > prompt.start)[:, None]
+    position = torch.arange(len(prompt.tokens))
+    return position[:, None] - position, (position > prompt.start)[:, None]
 
 
 def previous(prompt: Prompt) -> Tensor:
@@ -80,8 +80,8 @@ def followers(prompt: Prompt) -> Tensor:
 
 def first(prompt: Prompt) -> Tensor:
     """Return the first token, asked by all after it."""
-    place = torch.arange(len(prompt.tokens))
-    return (place == 0) & (place > 0)[:, None]
+    position = torch.arange(len(prompt.tokens))
+    return (position == 0) & (position > 0)[:, None]
 
 
 def recent(prompt: Prompt) -> Tensor:
@@ -182,7 +182,7 @@ def measured(definition: Definition, weights: Tensor, targets: Tensor) -> Tensor
         hits = targets.expand(weights.shape).gather(-1, weights.argmax(-1, keepdim=True))
         return hits.float().mean((-2, -1))
     if definition.measure == DISTANCE:
-        place = torch.arange(weights.shape[-1], device=weights.device)
-        distance = torch.where(asks)[0][:, None] - place
+        position = torch.arange(weights.shape[-1], device=weights.device)
+        distance = torch.where(asks)[0][:, None] - position
         return (weights * distance).sum((-2, -1)) / weights.sum((-2, -1))
     return (weights * targets).sum(-1).mean(-1)

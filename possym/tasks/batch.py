@@ -111,9 +111,9 @@ def check_ids(tokens: Tensor, vocabulary_size: int) -> None:
     wrong = (tokens < 0) | (tokens >= vocabulary_size)
     if wrong.any():
         where = wrong.nonzero()[0]
-        place = f"row {where[0]}, position {where[1]}" if len(where) == 2 else f"index {where.tolist()}"
+        position = f"row {where[0]}, position {where[1]}" if len(where) == 2 else f"index {where.tolist()}"
         token = tokens[tuple(where)].item()
-        raise InputError(f"tokens: id {token} at {place}, but this vocabulary has ids 0 to {vocabulary_size - 1}")
+        raise InputError(f"tokens: id {token} at {position}, but this vocabulary has ids 0 to {vocabulary_size - 1}")
 
 
 def check_sequences(tokens: Tensor, vocabulary_size: int) -> Tensor:

@@ -161,8 +161,8 @@ class BindingTask:
         first = (tokens[:, : self.start + self.width * self.pairs] == asked).long()
         if not first.any(1).all() or (tokens[:, -1] != self.likes).any():
             raise InputError("tokens: give prompts as sample() draws them")
-        place = first.argmax(1, keepdim=True)
-        return tokens.gather(1, place + 2).squeeze(1)
+        position = first.argmax(1, keepdim=True)
+        return tokens.gather(1, position + 2).squeeze(1)
 
 
 def one_token(tokenizer: Any, words: list[str]) -> dict[str, int]:

@@ -27,8 +27,8 @@ def _draw_answers(
     """Draw the answers' values (n,) and positions (n, 1); return hops (n,) and path (n, 2) with them."""
     one_group = torch.zeros(n, dtype=torch.int64, device=generator.device)
     value = balanced(one_group, 1, values, generator)
-    place = balanced(one_group, 1, length - 1, generator)[:, None]
-    return value, place, one_group + 1, torch.cat([torch.full_like(place, length - 1), place], 1)
+    position = balanced(one_group, 1, length - 1, generator)[:, None]
+    return value, position, one_group + 1, torch.cat([torch.full_like(position, length - 1), position], 1)
 
 
 class IndexTask(Task):
@@ -67,10 +67,10 @@ class IndexTask(Task):
 
     def draw(self, n: int, hops: int | None, length: int, generator: torch.Generator) -> Batch:
         """Draw what `sample` has checked."""
-        answer, place, hops, path = _draw_answers(n, length, self.symbols, generator)
+        answer, position, hops, path = _draw_answers(n, length, self.symbols, generator)
         tokens = torch.randint(self.symbols, (n, length), generator=generator, device=generator.device)
-        tokens.scatter_(1, place, answer[:, None])
-        tokens[:, -1:] = self.symbols - 1 + (length - 1 - place)
+        tokens.scatter_(1, position, answer[:, None])
+        tokens[:, -1:] = self.symbols - 1 + (length - 1 - position)
         return Batch(tokens, answer, hops, path)
 
     def solve(self, tokens: Tensor) -> Tensor:
@@ -87,15 +87,15 @@ class IndexTask(Task):
         """
         tokens = check_sequences(tokens, len(self.vocabulary))
         index = tokens[:, -1] - self.symbols + 1
-        place = tokens.shape[1] - 1 - index
+        position = tokens.shape[1] - 1 - index
         refuse_rows(
             {
                 "the last token is no index": index < 1,
-                "the index points out of the sequence": place < 0,
+                "the index points out of the sequence": position < 0,
                 "an index stands before the last position": (tokens[:, :-1] >= self.symbols).any(1),
             }
         )
-        return tokens[torch.arange(len(tokens), device=tokens.device), place]
+        return tokens[torch.arange(len(tokens), device=tokens.device), position]
 
 
 class _PairTask(Task):
@@ -113,11 +113,11 @@ class _PairTask(Task):
 
     def _batch(self, symbols: Tensor, generator: torch.Generator, drawn: tuple) -> Batch:
         """Bind random attributes to ``symbols`` (n, length − 1), the drawn one at the answer's position, and ask."""
-        value, place, hops, path = drawn
+        value, position, hops, path = drawn
         attributes = torch.randint(self.attributes, symbols.shape, generator=generator, device=generator.device)
-        attributes.scatter_(1, place, value[:, None])
+        attributes.scatter_(1, position, value[:, None])
         pairs = self.symbols * self.attributes
-        tokens = torch.cat([symbols * self.attributes + attributes, pairs + symbols.gather(1, place)], 1)
+        tokens = torch.cat([symbols * self.attributes + attributes, pairs + symbols.gather(1, position)], 1)
         return Batch(tokens, pairs + self.symbols + value, hops, path)
 
     def _read(self, tokens: Tensor, *, once: bool) -> tuple[Tensor, Tensor]:
@@ -217,12 +217,12 @@ class PartialInductionTask(_PairTask):
         """Draw what `sample` has checked."""
         device = generator.device
         drawn = _draw_answers(n, length, self.attributes, generator)
-        place = drawn[1]
+        position = drawn[1]
         asked = torch.randint(self.symbols, (n, 1), generator=generator, device=device)
         # Symbols as distances from the one asked for: 0 is excluded after the answer's position.
-        after = (torch.arange(length - 1, device=device) > place).long()
+        after = (torch.arange(length - 1, device=device) > position).long()
         distance = after + uniform(self.symbols - after, (n, length - 1), generator)
-        symbols = (asked + distance.scatter_(1, place, 0)) % self.symbols
+        symbols = (asked + distance.scatter_(1, position, 0)) % self.symbols
         return self._batch(symbols, generator, drawn)
 
     def solve(self, tokens: Tensor) -> Tensor:
@@ -238,5 +238,5 @@ class PartialInductionTask(_PairTask):
         tensor(True)
         """
         matches, attributes = self._read(tokens, once=False)
-        place = matches.shape[1] - 1 - matches.flip(1).int().argmax(1)
-        return attributes[torch.arange(len(attributes), device=attributes.device), place]
+        position = matches.shape[1] - 1 - matches.flip(1).int().argmax(1)
+        return attributes[torch.arange(len(attributes), device=attributes.device), position]

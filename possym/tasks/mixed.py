@@ -43,7 +43,7 @@ class MixedTask(MultiHopTask):
     def draw(self, n: int, hops: int | None, length: int, generator: torch.Generator) -> Batch:
         """Draw what `sample` has checked."""
         device, size = generator.device, self.LETTERS
-        hops, first, places, answer = draw_paths(n, hops, length, size * size, generator, kinds=2)
+        hops, first, positions, answer = draw_paths(n, hops, length, size * size, generator, kinds=2)
         step = torch.arange(MAX_HOPS, device=device)
         by_letter = (first[:, None] + step) % 2 == 1  # (n, 4): whether the hop from places[:, step] is by letter
         to_target = step >= hops[:, None] - 1
@@ -57,11 +57,11 @@ class MixedTask(MultiHopTask):
         free = uniform(size - count[:, None], (n, length), generator)
         free = free + count[:, None] * (last_by_letter[:, None] | (free > 0))
         name = letters.gather(1, free)
-        landed = torch.where(by_letter, followed, name.gather(1, places[:, 1:]))
-        name.scatter_(1, places[:, 1:], torch.where(to_target, letters[:, :1], landed))
+        landed = torch.where(by_letter, followed, name.gather(1, positions[:, 1:]))
+        name.scatter_(1, positions[:, 1:], torch.where(to_target, letters[:, :1], landed))
 
-        window_places = torch.arange(TARGETS, WINDOW, device=device)
-        jump = uniform(window_places, (n, PRE_TARGETS + 1), generator)  # one less than the integer
+        window_positions = torch.arange(TARGETS, WINDOW, device=device)
+        jump = uniform(window_positions, (n, PRE_TARGETS + 1), generator)  # one less than the integer
         letter = torch.randint(size, (n, length), generator=generator, device=device)  # or the capital of a target
         leads = torch.rand(n, PRE_TARGETS + 1, generator=generator, device=device) < 0.5
         tokens = size * name + letter
@@ -69,15 +69,15 @@ class MixedTask(MultiHopTask):
             leads, self.LEADS + tokens[:, -PRE_TARGETS - 1 :], self.JUMPS + 16 * name[:, -PRE_TARGETS - 1 :] + jump
         )
         tokens[:, -PRE_TARGETS - 1 :] = asking
-        here = name.gather(1, places[:, :-1])
+        here = name.gather(1, positions[:, :-1])
         on_path = torch.where(
             by_letter,
             self.LEADS + size * here + followed,
-            self.JUMPS + 16 * here + places[:, :-1] - places[:, 1:] - 1,
+            self.JUMPS + 16 * here + positions[:, :-1] - positions[:, 1:] - 1,
         )
         on_path = torch.where(step < hops[:, None], on_path, answer[:, None])
-        tokens.scatter_(1, places, torch.cat([on_path, answer[:, None]], 1))
-        return Batch(tokens, answer, hops, public_path(places, hops))
+        tokens.scatter_(1, positions, torch.cat([on_path, answer[:, None]], 1))
+        return Batch(tokens, answer, hops, public_path(positions, hops))
 
     def solve(self, tokens: Tensor) -> Tensor:
         """Return the answers (n,) of ``tokens`` (n, length), of any length, number and order of hops, by following.
@@ -93,22 +93,22 @@ class MixedTask(MultiHopTask):
         """
         tokens = check_sequences(tokens, len(self.vocabulary))
         name = torch.where(tokens < self.JUMPS, tokens % 64 // self.LETTERS, (tokens - self.JUMPS) // 16)
-        place = torch.full_like(tokens[:, :1], tokens.shape[1] - 1)
+        position = torch.full_like(tokens[:, :1], tokens.shape[1] - 1)
         going = tokens[:, -1] >= self.LEADS
         no_query = ~going
         outside, missing, ambiguous = (torch.zeros_like(going) for _ in range(3))
         while going.any():
-            token = tokens.gather(1, place)
+            token = tokens.gather(1, position)
             jumps = (token >= self.JUMPS)[:, 0]
-            back = place - 1 - (token - self.JUMPS) % 16
+            back = position - 1 - (token - self.JUMPS) % 16
             matches = name == token % self.LETTERS
             found = matches.int().argmax(1, keepdim=True)
             outside |= going & jumps & (back < 0)[:, 0]
             ambiguous |= going & ~jumps & (matches.sum(1) > 1)
-            missing |= going & ~jumps & ~(matches.any(1) & (found < place)[:, 0])
+            missing |= going & ~jumps & ~(matches.any(1) & (found < position)[:, 0])
             going = going & ~(outside | missing | ambiguous)
-            place = torch.where(going[:, None], torch.where(jumps[:, None], back, found), place)
-            going = going & (tokens.gather(1, place)[:, 0] >= self.LEADS)
+            position = torch.where(going[:, None], torch.where(jumps[:, None], back, found), position)
+            going = going & (tokens.gather(1, position)[:, 0] >= self.LEADS)
         refuse_rows(
             {
                 "the last token is a target": no_query,
@@ -117,4 +117,4 @@ class MixedTask(MultiHopTask):
                 "a letter on the path names more than one token": ambiguous,
             }
         )
-        return tokens.gather(1, place)[:, 0]
+        return tokens.gather(1, position)[:, 0]

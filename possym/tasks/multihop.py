@@ -36,7 +36,7 @@ def _stopovers(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     Kept for each device, because copying a table to a GPU makes the host wait.
     """
     choices = [list(combinations(range(WINDOW - 2, TARGETS - 1, -1), stops)) for stops in range(MAX_HOPS)]
-    table = [list(places) + [-1] * (MAX_HOPS - 1 - len(places)) for group in choices for places in group]
+    table = [list(positions) + [-1] * (MAX_HOPS - 1 - len(positions)) for group in choices for positions in group]
     count = torch.tensor([len(group) for group in choices])
     return torch.tensor(table).to(device), (count.cumsum(0) - count).to(device), count.to(device)
 
@@ -77,13 +77,13 @@ def draw_paths(
     target = target[:, None]
     table, first, count = _stopovers(device)
     stops = table[first[hop_class] + uniform(count[hop_class], (n,), generator)]
-    places = torch.cat([torch.full_like(target, WINDOW - 1), torch.where(stops < 0, target, stops), target], 1)
-    return Paths(hop_class + 1, kind, places + (length - WINDOW), label)
+    positions = torch.cat([torch.full_like(target, WINDOW - 1), torch.where(stops < 0, target, stops), target], 1)
+    return Paths(hop_class + 1, kind, positions + (length - WINDOW), label)
 
 
-def public_path(places: Tensor, hops: Tensor) -> Tensor:
+def public_path(positions: Tensor, hops: Tensor) -> Tensor:
     """Return the path of a `Batch`: positions (n, 5) with −1 after the answer's."""
-    return places.masked_fill(torch.arange(MAX_HOPS + 1, device=hops.device) > hops[:, None], -1)
+    return positions.masked_fill(torch.arange(MAX_HOPS + 1, device=hops.device) > hops[:, None], -1)
 
 
 class MultiHopTask(Task):
@@ -121,14 +121,14 @@ class NumberTask(MultiHopTask):
     def draw(self, n: int, hops: int | None, length: int, generator: torch.Generator) -> Batch:
         """Draw what `sample` has checked."""
         device = generator.device
-        hops, _, places, answer = draw_paths(n, hops, length, self.LETTERS, generator)
+        hops, _, positions, answer = draw_paths(n, hops, length, self.LETTERS, generator)
         targets = torch.randint(self.LETTERS, (n, length - PRE_TARGETS - 1), generator=generator, device=device)
-        window_places = torch.arange(TARGETS, WINDOW, device=device)
-        integers = 1 + uniform(window_places, (n, PRE_TARGETS + 1), generator)
+        window_positions = torch.arange(TARGETS, WINDOW, device=device)
+        integers = 1 + uniform(window_positions, (n, PRE_TARGETS + 1), generator)
         tokens = torch.cat([targets, self.LETTERS - 1 + integers], 1)
-        tokens.scatter_(1, places[:, :-1], self.LETTERS - 1 + places[:, :-1] - places[:, 1:])
-        tokens.scatter_(1, places[:, -1:], answer[:, None])
-        return Batch(tokens, answer, hops, public_path(places, hops))
+        tokens.scatter_(1, positions[:, :-1], self.LETTERS - 1 + positions[:, :-1] - positions[:, 1:])
+        tokens.scatter_(1, positions[:, -1:], answer[:, None])
+        return Batch(tokens, answer, hops, public_path(positions, hops))
 
     def solve(self, tokens: Tensor) -> Tensor:
         """Return the answers (n,) of ``tokens`` (n, length), of any length and number of hops, by jumping.
@@ -143,16 +143,16 @@ class NumberTask(MultiHopTask):
         """
         tokens = check_sequences(tokens, len(self.vocabulary))
         jump = (tokens - self.LETTERS + 1).clamp(min=0)
-        place = torch.full_like(tokens[:, :1], tokens.shape[1] - 1)
-        while (step := jump.gather(1, place.clamp(min=0)).masked_fill(place < 0, 0)).any():
-            place = place - step
+        position = torch.full_like(tokens[:, :1], tokens.shape[1] - 1)
+        while (step := jump.gather(1, position.clamp(min=0)).masked_fill(position < 0, 0)).any():
+            position = position - step
         refuse_rows(
             {
                 "the last token is no integer": jump[:, -1] == 0,
-                "the path jumps out of the sequence": place[:, 0] < 0,
+                "the path jumps out of the sequence": position[:, 0] < 0,
             }
         )
-        return tokens.gather(1, place)[:, 0]
+        return tokens.gather(1, position)[:, 0]
 
 
 class LetterTask(MultiHopTask):
@@ -198,7 +198,7 @@ class LetterTask(MultiHopTask):
         """Draw what `sample` has checked."""
         device, size = generator.device, self.LETTERS
         excluded = self.off_path == "excluded"
-        hops, _, places, answer = draw_paths(n, hops, length, size * size, generator, together=excluded)
+        hops, _, positions, answer = draw_paths(n, hops, length, size * size, generator, together=excluded)
         # A random order of the letters, shifted so that the answer's comes first, then those that lead to it, then,
         # under "excluded", the one that the query starts with. The rest are the letters off the path.
         letters = torch.rand(n, size, generator=generator, device=device).argsort(1)
@@ -209,16 +209,16 @@ class LetterTask(MultiHopTask):
         first = letters.gather(1, on_path + uniform(size - on_path, (n, length), generator))
         if excluded:
             first[:, -1] = letters.gather(1, hops[:, None])[:, 0]
-        first.scatter_(1, places[:, 1:], followed)
+        first.scatter_(1, positions[:, 1:], followed)
         second = torch.randint(size, (n, length), generator=generator, device=device)
         if excluded:
             ending = on_path + uniform(size - on_path, (n, PRE_TARGETS + 1), generator)
             second[:, -PRE_TARGETS - 1 :] = letters.gather(1, ending)
-        second.scatter_(1, places[:, :-1], followed)
-        second.scatter_(1, places[:, -1:], answer[:, None] % size)
+        second.scatter_(1, positions[:, :-1], followed)
+        second.scatter_(1, positions[:, -1:], answer[:, None] % size)
         tokens = size * first + second
         tokens[:, -PRE_TARGETS - 1 :] += size * size
-        return Batch(tokens, answer, hops, public_path(places, hops))
+        return Batch(tokens, answer, hops, public_path(positions, hops))
 
     def solve(self, tokens: Tensor) -> Tensor:
         """Return the answers (n,) of ``tokens`` (n, length), of any length and number of hops, by following letters.
@@ -235,18 +235,18 @@ class LetterTask(MultiHopTask):
         tokens = check_sequences(tokens, len(self.vocabulary))
         pairs = self.LETTERS**2
         first, second = tokens % pairs // self.LETTERS, tokens % self.LETTERS
-        place = torch.full_like(tokens[:, :1], tokens.shape[1] - 1)
+        position = torch.full_like(tokens[:, :1], tokens.shape[1] - 1)
         going = tokens[:, -1] >= pairs
         no_query = ~going
         missing, ambiguous = torch.zeros_like(going), torch.zeros_like(going)
         while going.any():
-            matches = first == second.gather(1, place)
+            matches = first == second.gather(1, position)
             target = matches.int().argmax(1, keepdim=True)
             ambiguous |= going & (matches.sum(1) > 1)
-            missing |= going & ~(matches.any(1) & (target < place)[:, 0])
+            missing |= going & ~(matches.any(1) & (target < position)[:, 0])
             going = going & ~missing & ~ambiguous
-            place = torch.where(going[:, None], target, place)
-            going = going & (tokens.gather(1, place)[:, 0] >= pairs)
+            position = torch.where(going[:, None], target, position)
+            going = going & (tokens.gather(1, position)[:, 0] >= pairs)
         refuse_rows(
             {
                 "the last token is no letter–letter pair": no_query,
@@ -254,4 +254,4 @@ class LetterTask(MultiHopTask):
                 "a letter on the path starts more than one token": ambiguous,
             }
         )
-        return tokens.gather(1, place)[:, 0]
+        return tokens.gather(1, position)[:, 0]

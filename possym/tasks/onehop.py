@@ -77,30 +77,30 @@ class OneHopTask:
         n, length = check_count("n", n, 1), check_count("length", length, 2)
         generator = check_generator(generator)
         shown = self.sequences(EXAMPLES, EXAMPLE_LENGTH, generator)
-        worked = "".join(f"{posed(items)} {items[place]}\n\n" for items, place in zip(*shown, strict=True))
-        items, places = self.sequences(n, length, generator)
+        worked = "".join(f"{posed(items)} {items[position]}\n\n" for items, position in zip(*shown, strict=True))
+        items, positions = self.sequences(n, length, generator)
         texts = [f"{INSTRUCTIONS[self.kind]}\n\n{worked}{posed(row)}" for row in items]
-        answers = [row[place] for row, place in zip(items, places, strict=True)]
-        return OneHop(texts, answers, items, torch.tensor(places))
+        answers = [row[position] for row, position in zip(items, positions, strict=True)]
+        return OneHop(texts, answers, items, torch.tensor(positions))
 
     def sequences(self, n: int, length: int, generator: torch.Generator) -> tuple[list[list[str]], list[int]]:
         """Return ``n`` sequences and the positions of their answers."""
-        places = balanced(torch.zeros(n, dtype=torch.int64), 1, length - 1, generator)
+        positions = balanced(torch.zeros(n, dtype=torch.int64), 1, length - 1, generator)
         shape, count = (n, length), torch.tensor(len(LETTERS))
         if self.kind == "number":
             letters = uniform(count, shape, generator)
             rows = [[LETTERS[i] for i in row] for row in letters.tolist()]
-            for row, place in zip(rows, places.tolist(), strict=True):
-                row[-1] = str(length - 1 - place)
-            return rows, places.tolist()
+            for row, position in zip(rows, positions.tolist(), strict=True):
+                row[-1] = str(length - 1 - position)
+            return rows, positions.tolist()
         asked = uniform(count, (n, 1), generator)
         others = (asked + 1 + uniform(count - 1, shape, generator)) % count  # any letter but the one asked for
-        first = others.scatter(1, places[:, None], asked).tolist()
+        first = others.scatter(1, positions[:, None], asked).tolist()
         second = uniform(torch.tensor(len(DIGITS)), shape, generator).tolist()
         rows = [[LETTERS[a] + DIGITS[b] for a, b in zip(*row, strict=True)] for row in zip(first, second, strict=True)]
         for row, (letter,) in zip(rows, asked.tolist(), strict=True):
             row[-1] = row[-1][0] + LETTERS[letter]
-        return rows, places.tolist()
+        return rows, positions.tolist()
 
     def solve(self, text: str) -> str:
         """Return a prompt's answer, found from its text alone.

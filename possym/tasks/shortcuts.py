@@ -36,18 +36,18 @@ def shortcut_accuracy(task: NumberTask | LetterTask | MixedTask, batch: Batch) -
     if batch.tokens.shape[1] != 2 * TARGETS + 1:
         raise InputError(f"sequences of {batch.tokens.shape[1]} tokens: give {2 * TARGETS + 1}")
     device = batch.tokens.device
-    places = torch.arange(batch.tokens.shape[1], device=device)
+    positions = torch.arange(batch.tokens.shape[1], device=device)
     likely = torch.zeros_like(batch.tokens[:, :TARGETS], dtype=torch.bool)
     if not isinstance(task, LetterTask):
         value = torch.tensor([int(token.lstrip(ascii_letters) or 0) for token in task.vocabulary], device=device)
         jump = value[batch.tokens]
-        pointed = torch.where(jump > 0, places - jump, -1)
-        likely |= (pointed[:, :, None] == places[:TARGETS]).any(1)
+        pointed = torch.where(jump > 0, positions - jump, -1)
+        likely |= (pointed[:, :, None] == positions[:TARGETS]).any(1)
     if not isinstance(task, NumberTask):
         first = torch.tensor([ord(token[0]) for token in task.vocabulary], device=device)[batch.tokens]
         likely |= (first[:, :TARGETS, None] == first[:, None, :]).sum(-1) == 1
-    place = batch.path.gather(1, batch.hops[:, None])
-    return likely.gather(1, place)[:, 0].double() / likely.sum(1).clamp(min=1)
+    position = batch.path.gather(1, batch.hops[:, None])
+    return likely.gather(1, position)[:, 0].double() / likely.sum(1).clamp(min=1)
 
 
 def pointers_at_path(batch: Batch) -> Tensor:

@@ -32,8 +32,8 @@ def positional_weight(length: int, theta: float, beta: float = 1.0) -> Tensor:
     tensor([0.3974, 0.3611, 0.3974], dtype=torch.float64)
     """
     length = whole(length, "length", 2)
-    place = torch.arange(length, dtype=torch.float64)
-    logits = positive(beta) * ((place - place[:, None]) * angle(theta)).cos()
+    position = torch.arange(length, dtype=torch.float64)
+    logits = positive(beta) * ((position - position[:, None]) * angle(theta)).cos()
     return logits.softmax(-1).diagonal()
 
 
@@ -50,8 +50,8 @@ def symbolic_weight(length: int, theta: float, beta: float = 1.0) -> Tensor:
     tensor([0.5460, 0.5761, 0.5460], dtype=torch.float64)
     """
     length = whole(length, "length", 2)
-    place = torch.arange(length, dtype=torch.float64)
-    logit = positive(beta) * ((place - (length - 1) / 2) * angle(theta)).cos()
+    position = torch.arange(length, dtype=torch.float64)
+    logit = positive(beta) * ((position - (length - 1) / 2) * angle(theta)).cos()
     return logit.clamp(min=0).exp() / (logit.exp() + length - 1)
 
 

@@ -102,12 +102,12 @@ def retrieval_gaps(length: int, theta: float, alphabet: int, single: bool = True
     require_type(single, bool, "single")
     table = retrieval_logits(length, theta, alphabet)
     smallest, largest = math.inf, -math.inf
-    for place in range(length):
+    for position in range(length):
         options = table.clone()
         if single:
             options[:, 0] = math.nan
-        options[place] = math.nan
-        options[place, 0] = table[place, 0]
+        options[position] = math.nan
+        options[position, 0] = table[position, 0]
         gaps = gaps_of_choices(options)
         smallest, largest = min(smallest, gaps.smallest), max(largest, gaps.largest)
     return Gaps(smallest, largest)
@@ -345,9 +345,9 @@ def rounded_rivals(theta: float, dtype: torch.dtype, length: int) -> Tensor:
     require_type(dtype, torch.dtype, "dtype")
     if not dtype.is_floating_point:
         raise InputError(f"dtype = {dtype}: give a floating-point type, such as torch.bfloat16")
-    place = torch.arange(length, dtype=torch.float64)
-    query = turned(-place * theta).to(dtype)  # (value σ, 2)
-    turn = (place * theta).remainder(2 * math.pi)  # (distance d,)
+    position = torch.arange(length, dtype=torch.float64)
+    query = turned(-position * theta).to(dtype)  # (value σ, 2)
+    turn = (position * theta).remainder(2 * math.pi)  # (distance d,)
     cos, sin = turn.cos().to(dtype), turn.sin().to(dtype)
     # The key (0, 1) picks the second coordinate of the turned query.
     logits = query[:, :1] * sin + query[:, 1:] * cos  # (σ, d)

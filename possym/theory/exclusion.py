@@ -33,10 +33,10 @@ def permutation_deviations(relocated: Tensor) -> tuple[Tensor, Tensor]:
     if relocated.ndim != 2 or count > 8:
         raise InputError(f"relocated {tuple(relocated.shape)}: give (N, N) with N ≤ 8, N! permutations are visited")
     order = torch.tensor(list(permutations(range(count))))
-    place = torch.arange(count)
+    position = torch.arange(count)
     logits = relocated.diagonal()
-    positional = (relocated[order, place] - logits).square().sum()
-    symbolic = (relocated[place, order] - logits).square().sum()
+    positional = (relocated[order, position] - logits).square().sum()
+    symbolic = (relocated[position, order] - logits).square().sum()
     return positional, symbolic
 
 

@@ -31,11 +31,11 @@ def index_pairs(symbols: int, length: int) -> list[tuple[Tensor, Tensor]]:
     keys = sequences(symbols, length)
     contents = keys.sort(-1).values
     pairs = []
-    for place in range(length):
+    for position in range(length):
         for i, first in enumerate(keys):
-            same = (contents == contents[i]).all(-1) & (keys[:, place] != first[place])
+            same = (contents == contents[i]).all(-1) & (keys[:, position] != first[position])
             same[: i + 1] = False
-            question = torch.tensor([symbols + place])
+            question = torch.tensor([symbols + position])
             pairs += [(torch.cat([first, question]), torch.cat([other, question])) for other in keys[same]]
     return pairs
 
@@ -64,8 +64,8 @@ def retrieval_inputs(symbols: int, attributes: int, length: int, last: bool) -> 
     tokens = torch.cat([keys.repeat_interleave(symbols, 0), (pairs + asked).repeat(len(keys))[:, None]], 1)
     match = tokens[:, :-1] // attributes == tokens[:, -1:] - pairs
     attribute = tokens[:, :-1] % attributes
-    place = torch.where(match, torch.arange(length), -1).amax(-1)
-    answer = attribute.gather(1, place.clamp(min=0)[:, None])[:, 0]
+    position = torch.where(match, torch.arange(length), -1).amax(-1)
+    answer = attribute.gather(1, position.clamp(min=0)[:, None])[:, 0]
     valid = match.any(-1)
     if not last:
         valid &= (~match | (attribute == answer[:, None])).all(-1)

@@ -132,9 +132,9 @@ def p1_theorem_3() -> Found:
             keys = sequences(symbols, length)
             for theta in (math.pi / length, 1.0):
                 head = h_pos(symbols, length, theta)
-                for place in range(length):
-                    tokens = torch.cat([keys, torch.full((len(keys), 1), symbols + place)], 1)
-                    holds &= bool((head(tokens)[:, -1] == keys[:, place]).all())
+                for position in range(length):
+                    tokens = torch.cat([keys, torch.full((len(keys), 1), symbols + position)], 1)
+                    holds &= bool((head(tokens)[:, -1] == keys[:, position]).all())
                     if length > 1:
                         holds &= bool((exclusion(head.relocated(tokens)).positional_deviation < 1e-20).all())
     logits = h_pos(2, 4, 2 * math.pi / 3).logits(torch.tensor([0, 1, 1, 1, 2]))[-1, :4]

@@ -436,15 +436,15 @@ def p2_appendix_f_number() -> Found:
     for length in (3, 4, 5):
         values = number_vocabulary(2, length - 1)
         tokens = sequences(len(values), length)
-        place, hops = torch.full((len(tokens),), length - 1), torch.zeros(len(tokens), dtype=torch.int64)
+        position, hops = torch.full((len(tokens),), length - 1), torch.zeros(len(tokens), dtype=torch.int64)
         for _ in range(length):
-            jump = values[tokens.gather(1, place.clamp(min=0)[:, None])[:, 0]]
-            hops += ((jump > 0) & (place >= 0)).long()
-            place = torch.where(place >= 0, place - jump, place)
+            jump = values[tokens.gather(1, position.clamp(min=0)[:, None])[:, 0]]
+            hops += ((jump > 0) & (position >= 0)).long()
+            position = torch.where(position >= 0, position - jump, position)
         head = t_index(values, 0.8)
         for h in range(1, length):
-            chosen = (place >= 0) & (hops == h)
-            answer = tokens[chosen].gather(1, place[chosen][:, None])[:, 0]
+            chosen = (position >= 0) & (hops == h)
+            answer = tokens[chosen].gather(1, position[chosen][:, None])[:, 0]
             for layers in (h, h + 1, h + 2):
                 holds &= bool((stack(head, h, layers)(tokens[chosen])[:, -1] == answer).all())
                 holds &= bool((stack(head, layers, layers)(tokens[chosen])[:, -1] == answer).all())
@@ -466,23 +466,23 @@ def p2_appendix_f_letter() -> Found:
     tokens = sequences(len(left), 4)
     head = t_retrieval(left, right, 0.9 * 2 * math.pi / 4 / 8)
     rows = torch.arange(len(tokens))
-    place, hops = torch.full((len(tokens),), 3), torch.zeros(len(tokens), dtype=torch.int64)
+    position, hops = torch.full((len(tokens),), 3), torch.zeros(len(tokens), dtype=torch.int64)
     unique, backwards = torch.ones(len(tokens), dtype=torch.bool), torch.ones(len(tokens), dtype=torch.bool)
     for _ in range(3):
-        sought = right[tokens[rows, place]]
+        sought = right[tokens[rows, position]]
         going = sought >= 0
         match = left[tokens] == sought[:, None]
         unique &= ~going | (match.sum(-1) == 1)
         following = match.int().argmax(-1)
-        backwards &= ~going | (following < place) | (right[tokens[rows, following]] < 0)
+        backwards &= ~going | (following < position) | (right[tokens[rows, following]] < 0)
         hops += going.long()
-        place = torch.where(going, following, place)
-    ends = unique & (right[tokens[rows, place]] < 0)
+        position = torch.where(going, following, position)
+    ends = unique & (right[tokens[rows, position]] < 0)
     repaired, examples, wrong_of, counted = True, [], 0, 0
     for h in (1, 2, 3):
         chosen = ends & (hops == h)
         for layers in (h, h + 1, h + 2):
-            wrong = stack(head, h, layers)(tokens[chosen])[:, -1] != tokens[rows, place][chosen]
+            wrong = stack(head, h, layers)(tokens[chosen])[:, -1] != tokens[rows, position][chosen]
             repaired &= not bool((wrong & backwards[chosen]).any())
             examples += [f"{spell(row, names)} ({h} hops)" for row in tokens[chosen][wrong][:1].tolist()]
         wrong_of, counted = wrong_of + int(wrong.sum()), counted + len(wrong)

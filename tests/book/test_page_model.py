@@ -15,7 +15,7 @@ import torch
 
 from possym.ensembles.last_token import attention, last_token_logits, swapped_attention
 from possym.experiments.learning_dynamics import trained_model
-from possym.experiments.mechanism.interventions import kept_layers
+from possym.experiments.mechanism.interventions import keep_layers
 from possym.scores import swap_scores
 from possym.tasks import LetterTask, NumberTask
 from tests.scripts import load_script
@@ -144,7 +144,7 @@ def test_a_layer_that_is_off_looks_at_itself_alone(task, engine, stored):
     model, off = stepped_by_hand(stored[task]), [1, 5, 11]
     kept = torch.ones(1, 12, dtype=torch.bool)
     kept[0, off] = False
-    expected = answers(model, tokens, attend=kept_layers(model, kept, "self"))
+    expected = answers(model, tokens, attend=keep_layers(model, kept, "self"))
     assert largest(asked(engine, task, tokens, off)["logits"], expected) < 2e-5
     assert largest(asked(engine, task, tokens)["logits"], expected) > 0.1
 
@@ -298,7 +298,7 @@ def test_what_the_page_shows_is_what_possym_finds(address, visit, stored):
         ready(page)
         kept = torch.ones(1, 12, dtype=torch.bool)
         kept[0, 1] = False
-        without = answers(model, tokens, attend=kept_layers(model, kept, "self"))
+        without = answers(model, tokens, attend=keep_layers(model, kept, "self"))
         assert page.locator(".possym-said strong").first.text_content() == task.decode(without.argmax(-1))[0]
         assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Layer 1"
         assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "false"

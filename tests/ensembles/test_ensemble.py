@@ -70,7 +70,7 @@ def test_every_member_in_transformers_gives_the_same_logits(kind, config, member
     with torch.no_grad():
         theirs = model.member_to_transformers(member)(tokens[member]).logits
         assert theirs.std() > 0.1
-        ours = model(tokens, all_places=True)[member]
+        ours = model(tokens, all_positions=True)[member]
         torch.testing.assert_close(ours, theirs, atol=ROUNDING[kind], rtol=0)
         torch.testing.assert_close(model(tokens)[member], theirs[:, -1], atol=ROUNDING[kind], rtol=0)
 
@@ -181,8 +181,8 @@ def plain_llama(config, w, tokens, masks):
 
 
 @KINDS
-@pytest.mark.parametrize("all_places", [True, False])
-def test_dropout_is_on_embedding_attention_and_both_outputs(kind, all_places):
+@pytest.mark.parametrize("all_positions", [True, False])
+def test_dropout_is_on_embedding_attention_and_both_outputs(kind, all_positions):
     plain = {GPTJEnsemble: plain_gptj, LlamaEnsemble: plain_llama}[kind]
     model, tokens = shaken(kind, TWO_HEADS[kind], [3, 4]), random_tokens(2, 5, 7)
     weights = {name: p[1] for name, p in model.named_parameters()}
@@ -203,9 +203,9 @@ def test_dropout_is_on_embedding_attention_and_both_outputs(kind, all_places):
             masks = {name: each[b] if name == "embedding" else each[:, b] for name, each in factors.items()}
             expected.append(plain(model.config, weights, tokens[1, b], masks))
         expected = torch.stack(expected)
-        ours = model(tokens, dropout_keys=keys, all_places=all_places)[1]
+        ours = model(tokens, dropout_keys=keys, all_positions=all_positions)[1]
         assert (model(tokens)[1] - expected[:, -1]).abs().max() > 0.1
-    torch.testing.assert_close(ours, expected if all_places else expected[:, -1], atol=ROUNDING[kind], rtol=0)
+    torch.testing.assert_close(ours, expected if all_positions else expected[:, -1], atol=ROUNDING[kind], rtol=0)
 
 
 @KINDS
@@ -237,8 +237,8 @@ def test_shared_tokens_are_read_by_all_members(kind):
 
 
 @CONFIGS
-@pytest.mark.parametrize("all_places", [True, False])
-def test_attention_can_be_replaced_layer_by_layer(kind, config, all_places):
+@pytest.mark.parametrize("all_positions", [True, False])
+def test_attention_can_be_replaced_layer_by_layer(kind, config, all_positions):
     model, tokens = shaken(kind, config, [3, 4]), random_tokens(2, 5, 9)
     asked = []
 
@@ -248,12 +248,12 @@ def test_attention_can_be_replaced_layer_by_layer(kind, config, all_places):
             return causal_attention(query, key, value, frequencies=config.frequencies, layout=kind.layout)
         return value.cumsum(2)[:, :, -query.shape[2] :] / torch.arange(1, 10).view(-1, 1, 1)[-query.shape[2] :]
 
-    ours = model(tokens, attend=uniform_in_the_second_layer, all_places=all_places)
-    assert asked == [9, 9, 9 if all_places else 1]
+    ours = model(tokens, attend=uniform_in_the_second_layer, all_positions=all_positions)
+    assert asked == [9, 9, 9 if all_positions else 1]
     without = model.from_weights(config, {n: p.clone() for n, p in model.named_parameters()})
     with torch.no_grad():
         without.key[:, 1] = 0  # all logits 0
-        torch.testing.assert_close(ours, without(tokens, all_places=all_places), atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours, without(tokens, all_positions=all_positions), atol=1e-5, rtol=0)
 
 
 @KINDS

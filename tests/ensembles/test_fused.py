@@ -150,8 +150,8 @@ def test_a_block_of_gptj_has_values_and_gradients_of_float64(device, places, hea
         assert (ours.detach().cpu().double() - theirs.detach()).abs().max() < bound * theirs.detach().abs().max()
 
 
-@pytest.mark.parametrize("all_places", [False, True])
-def test_an_evaluation_is_the_same_with_and_without_the_kernels(device, all_places, monkeypatch):
+@pytest.mark.parametrize("all_positions", [False, True])
+def test_an_evaluation_is_the_same_with_and_without_the_kernels(device, all_positions, monkeypatch):
     config = GPTJConfig(20, layers=3, width=96, heads=3, dropout=0.2, init_std=0.3)
     model = GPTJEnsemble(config, [0, 1]).to(device)
     with torch.no_grad():
@@ -162,7 +162,7 @@ def test_an_evaluation_is_the_same_with_and_without_the_kernels(device, all_plac
 
     @torch.no_grad()
     def run():
-        return [model(tokens, all_places=all_places), *model.trace(tokens)]
+        return [model(tokens, all_positions=all_positions), *model.trace(tokens)]
 
     found = run()
     monkeypatch.setattr(fused, "precision", lambda *sizes: None)

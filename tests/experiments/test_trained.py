@@ -10,7 +10,7 @@ from possym.ensembles.llama import LlamaEnsemble
 from possym.ensembles.streams import generator
 from possym.experiments import trained as ensembles
 from possym.experiments.trained import EnsembleConfig, held_out, trained
-from possym.tasks.places import answers_by_place
+from possym.tasks.positions import answers_by_position
 
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 
@@ -147,7 +147,7 @@ def test_graded_at_every_place_members_read_the_answers_of_all_places(config, mo
     (tokens, last, _), (same_tokens, every, _) = read["last"], read["every"]
     assert torch.equal(tokens, same_tokens) and torch.equal(every[..., -1].long(), last)
     for member in range(2):
-        expected = answers_by_place(ensembles.task_named(task), tokens[member])
+        expected = answers_by_position(ensembles.task_named(task), tokens[member])
         assert torch.equal(every[member].long(), expected) and (expected[:, :8] == -1).all()
 
 

@@ -289,8 +289,8 @@ def traced_heads(piece: Piece, config: Config) -> list[int]:
 
 def measure(model: ToyEnsemble, test: Sequences, config: Config) -> dict[str, Tensor]:
     """Return accuracy by the answer's position (E, T−1) and the trained heads' scores (E, temperatures)."""
-    places = test.tokens.shape[-1] - 1
-    spread = torch.nn.functional.one_hot(test.places.long(), places).float()  # (G, n, T−1)
+    positions = test.tokens.shape[-1] - 1
+    spread = torch.nn.functional.one_hot(test.places.long(), positions).float()  # (G, n, T−1)
     right = test.correct(model, config.final_sequences).float().unflatten(0, (config.seeds, -1))
     by_place = (right @ spread / spread.sum(1, keepdim=True)).flatten(0, 1)
     sums = torch.zeros(3, model.members, len(config.temperatures), device=by_place.device)

@@ -121,7 +121,7 @@ def learnt_title(accuracy: pd.DataFrame, planes: int, piece: str) -> str:
     return f"Learnt to {sweep.LEARNT:.0%} with {planes_words(planes)} and {MAPS[piece]}: {words}"
 
 
-def accuracy_by_place(by_place: pd.DataFrame, task: str, planes: int, piece: str = "one-angle") -> alt.LayerChart:
+def accuracy_by_position(by_place: pd.DataFrame, task: str, planes: int, piece: str = "one-angle") -> alt.LayerChart:
     """Return accuracy by the answer's position for one angle, which a slider picks among the sweep's."""
     wanted = {"piece": piece, "task": task, "planes": planes}
     table = sweep.heads(by_place, **wanted)

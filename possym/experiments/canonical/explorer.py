@@ -71,8 +71,8 @@ class CanonicalExplorer:
     def look(self, model: ToyEnsemble, task, test, first: int) -> None:
         """Measure the head on test sequences and redraw."""
         right = (model(test.tokens)[0].argmax(-1) + first == test.answer).double()
-        place = test.path[:, 1]
-        counts = torch.bincount(place, minlength=LENGTH - 1)
+        position = test.path[:, 1]
+        counts = torch.bincount(position, minlength=LENGTH - 1)
         query, key = (table[0, :, 0, :2] for table in model.contents())
         asks = torch.zeros(len(task.vocabulary), dtype=torch.bool)
         asks[test.tokens[:, -1]] = True
@@ -80,7 +80,7 @@ class CanonicalExplorer:
         stands[test.tokens[:, :-1]] = True
         self.numbers = {
             "accuracy": right.mean().item(),
-            "by_place": (torch.bincount(place, right, LENGTH - 1) / counts).tolist(),
+            "by_place": (torch.bincount(position, right, LENGTH - 1) / counts).tolist(),
             "attention": model.attention(test.tokens[:1])[0, 0].tolist(),
             "tokens": task.decode(test.tokens[0]),
             "queries": query[asks].tolist(),

@@ -30,9 +30,9 @@ def bends(curves: Tensor) -> Tensor:
     tensor(0.3000)
     """
     curves = curves.double()
-    place = torch.linspace(-1, 1, curves.shape[-1], dtype=torch.float64, device=curves.device)
+    position = torch.linspace(-1, 1, curves.shape[-1], dtype=torch.float64, device=curves.device)
     # The square without its constant and linear part; by symmetry it has no linear part.
-    direction = place.square() - place.square().mean()
+    direction = position.square() - position.square().mean()
     return (curves @ direction / direction.square().sum()).float()
 
 

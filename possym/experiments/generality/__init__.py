@@ -5,8 +5,8 @@ lay beside these, see `with_baseline`. Members have the same seeds, steps and ba
 - ``heads``: more heads a layer, each narrower, the width the same;
 - ``layers``: fewer layers;
 - ``llama``: Llama's blocks in place of GPT-J's, see `possym.ensembles.llama`;
-- ``every-place``: the loss is a mean over every position that has an answer (`possym.tasks.places.answers_by_place`),
-  not the last position alone; accuracy is that of the last position;
+- ``every-place``: the loss is a mean over every position that has an answer
+  (`possym.tasks.positions.answers_by_position`), not the last position alone; accuracy is that of the last position;
 - ``shares``: hops in unequal shares among the training sequences; all sets that measure have equal shares;
 - ``mixed``: the mixed task (`possym.tasks.MixedTask`) in place of the number and the letter task.
 

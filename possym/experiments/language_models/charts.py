@@ -308,7 +308,7 @@ def attention_on_code(attention: pd.DataFrame, heads: pd.DataFrame) -> alt.HConc
         heads: layer, head, positional, symbolic, job of its heads at the end.
     """
     tokens = attention.drop_duplicates("key_position").sort_values("key_position")["token"]
-    words = [f"{place} {token.strip(' ') or '␣'}".replace("\n", "⏎") for place, token in enumerate(tokens)]
+    words = [f"{position} {token.strip(' ') or '␣'}".replace("\n", "⏎") for position, token in enumerate(tokens)]
     heads = heads.assign(name=[f"{row.layer}.{row.head}" for row in heads.itertuples()])
     heads["lead"] = heads["positional"] - heads["symbolic"]
     strongest = heads[heads["job"] == "induction head"].sort_values("symbolic")
@@ -330,8 +330,8 @@ def attention_on_code(attention: pd.DataFrame, heads: pd.DataFrame) -> alt.HConc
     )
     seen = attention[attention["weight"] >= SHOWN].copy()
     seen["name"] = seen["layer"].astype(int).astype(str) + "." + seen["head"].astype(int).astype(str)
-    seen["from"] = [words[int(place)] for place in seen["position"]]
-    seen["to"] = [words[int(place)] for place in seen["key_position"]]
+    seen["from"] = [words[int(position)] for position in seen["position"]]
+    seen["to"] = [words[int(position)] for position in seen["key_position"]]
     squares = (
         alt.Chart(seen[["name", "from", "to", "weight"]].round(2))
         .transform_filter("datum.name == shown")

@@ -312,15 +312,15 @@ def score_variants(model: Ensemble, batch: Batch, temperatures: Sequence[float])
     sums = dict.fromkeys(VARIANTS, 0.0)
     counts = torch.zeros(len(QUERIES), dtype=torch.float64, device=batch.tokens.device)
     with torch.no_grad():
-        model(batch.tokens, attend=attend, all_places=True)
+        model(batch.tokens, attend=attend, all_positions=True)
         queries, keys = (torch.stack([each[k].transpose(2, 3) for each in layers], 1) for k in (0, 1))
-        places = torch.arange(length, device=batch.tokens.device)
-        asked = torch.stack([(places == length - 1).expand_as(jumps), jumps, torch.ones_like(jumps)]).double()
-        for place in range(2, length):
-            chosen = asked[..., place]  # (queries, B)
+        positions = torch.arange(length, device=batch.tokens.device)
+        asked = torch.stack([(positions == length - 1).expand_as(jumps), jumps, torch.ones_like(jumps)]).double()
+        for position in range(2, length):
+            chosen = asked[..., position]  # (queries, B)
             relocated, extra_logits = query_logits(
-                queries[..., place, :],
-                keys[..., : place + 1, :],
+                queries[..., position, :],
+                keys[..., : position + 1, :],
                 frequencies=model.config.frequencies,
                 layout=model.layout,
             )

@@ -44,7 +44,7 @@ from possym.ensembles.planes import dominant_frequency, plane_weights
 from possym.ensembles.streams import generator
 from possym.errors import ConfigError
 from possym.experiments.learning_dynamics import score_heads, tidy
-from possym.experiments.mechanism.interventions import intervention, kept_layers, leave_out
+from possym.experiments.mechanism.interventions import greedy_layer_ablation, intervention, keep_layers
 from possym.experiments.mechanism.token_flow import NEVER, POWERS, functions, label
 from possym.experiments.trained import (
     SMOKE,
@@ -269,15 +269,15 @@ def change_attention(model: GPTJEnsemble, config: Config, batch: Batch) -> dict[
     axes = {"seed": config.seeds(), "hops": [0, *config.hops]}
     frames = []
 
-    def measure(change: str, places: str, layer: int, attend: Callable[[Batch], Callable | None]) -> None:
+    def measure(change: str, positions: str, layer: int, attend: Callable[[Batch], Callable | None]) -> None:
         frame = table({"accuracy": accuracies(model, batch, config.hops, attend)}, axes)
-        frames.append(frame.assign(change=change, places=places, layer=layer))
+        frames.append(frame.assign(change=change, places=positions, layer=layer))
 
     measure("none", "all", -1, lambda part: None)
-    for change, places in CHANGES:
+    for change, positions in CHANGES:
         for layer in range(config.layers):
-            chosen = layer, change, places
-            measure(change, places, layer, lambda part, chosen=chosen: intervention(model, part, *chosen))
+            chosen = layer, change, positions
+            measure(change, positions, layer, lambda part, chosen=chosen: intervention(model, part, *chosen))
     return {"causes": pd.concat(frames, ignore_index=True)}
 
 
@@ -311,7 +311,7 @@ def leave_layers_out(model: GPTJEnsemble, config: Config, batch: Batch, chosen: 
     up = torch.arange(config.layers, device=device).expand(config.members, -1)
     kept, orders = [], []
     for instead in INSTEAD:
-        greedy, _ = leave_out(
+        greedy, _ = greedy_layer_ablation(
             model, lambda attend: accuracies(model, chosen, config.hops, lambda part: attend)[:, 0], instead
         )
         orders.append(
@@ -322,7 +322,7 @@ def leave_layers_out(model: GPTJEnsemble, config: Config, batch: Batch, chosen: 
         for order, layers in (("greedy", greedy), ("first", up), ("last", up.flip(1))):
             for count in range(config.layers + 1):
                 mask = torch.ones_like(up, dtype=torch.bool).scatter(1, layers[:, :count], False)
-                attend = kept_layers(model, mask, instead)
+                attend = keep_layers(model, mask, instead)
                 found = accuracies(model, batch, config.hops, lambda part, attend=attend: attend)
                 frame = table({"accuracy": found}, axes)
                 kept.append(frame.assign(instead=instead, order=order, kept=config.layers - count))

@@ -70,7 +70,7 @@ def changed_weights(weights: Tensor, change: str, path: Tensor, hops: Tensor, la
     return ideal[:, :, None] + off_path[:, :, None] * weights
 
 
-def intervention(model: GPTJEnsemble, batch: Batch, layer: int, change: str, places: str = "all") -> Attend:
+def intervention(model: GPTJEnsemble, batch: Batch, layer: int, change: str, positions: str = "all") -> Attend:
     """Return the ``attend`` of `GPTJEnsemble` that changes one layer's attention.
 
     Args:
@@ -92,9 +92,9 @@ def intervention(model: GPTJEnsemble, batch: Batch, layer: int, change: str, pla
     """
     require_type(model, GPTJEnsemble, "model")
     check_batch(batch)
-    if change not in CHANGES or places not in PLACES:
+    if change not in CHANGES or positions not in PLACES:
         raise InputError(
-            f"change = {change!r}, places = {places!r}: known are {', '.join(CHANGES)}, and {', '.join(PLACES)}"
+            f"change = {change!r}, positions = {positions!r}: known are {', '.join(CHANGES)}, and {', '.join(PLACES)}"
         )
     if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < model.config.layers:
         raise InputError(f"layer = {layer!r}: this model has layers 0 to {model.config.layers - 1}")
@@ -108,13 +108,13 @@ def intervention(model: GPTJEnsemble, batch: Batch, layer: int, change: str, pla
         full = torch.nn.functional.pad(own, (0, 0, T - Q, 0))
         other = changed_weights(full, change, batch.path, batch.hops, layer)[..., T - Q :, :]
         last = torch.arange(T - Q, T, device=own.device)[:, None] == T - 1
-        chosen = {"all": torch.ones_like(last), "last": last, "others": ~last}[places]
+        chosen = {"all": torch.ones_like(last), "last": last, "others": ~last}[positions]
         return mix(torch.where(chosen, other, own), value)
 
     return attend
 
 
-def kept_layers(model: GPTJEnsemble, kept: Tensor, instead: str) -> Attend:
+def keep_layers(model: GPTJEnsemble, kept: Tensor, instead: str) -> Attend:
     """Return the ``attend`` under which only the layers in ``kept`` have their own attention.
 
     Args:
@@ -146,7 +146,9 @@ def kept_layers(model: GPTJEnsemble, kept: Tensor, instead: str) -> Attend:
     return attend
 
 
-def leave_out(model: GPTJEnsemble, measure: Callable[[Attend], Tensor], instead: str) -> tuple[Tensor, Tensor]:
+def greedy_layer_ablation(
+    model: GPTJEnsemble, measure: Callable[[Attend], Tensor], instead: str
+) -> tuple[Tensor, Tensor]:
     """Return the order in which layers can be left out, the least needed first, for each member by itself.
 
     Greedy: of the layers that a member still has, the one without which it is most accurate goes next; of equally
@@ -155,7 +157,7 @@ def leave_out(model: GPTJEnsemble, measure: Callable[[Attend], Tensor], instead:
     Args:
         model: E members with L layers.
         measure: returns accuracies (E,) under an ``attend``.
-        instead: attention of layers that are left out, as for `kept_layers`.
+        instead: attention of layers that are left out, as for `keep_layers`.
 
     Returns:
         order (E, L) int64 and accuracies (E, L) float64 on `measure` after each step.
@@ -168,7 +170,7 @@ def leave_out(model: GPTJEnsemble, measure: Callable[[Attend], Tensor], instead:
         layers = kept.nonzero()[:, 1].view(E, remaining)  # of each member, ascending
         found = []
         for column in layers.unbind(1):
-            found.append(measure(kept_layers(model, kept.scatter(1, column[:, None], False), instead)).double())
+            found.append(measure(keep_layers(model, kept.scatter(1, column[:, None], False), instead)).double())
         table = torch.stack(found, 1)  # (E, remaining)
         best = remaining - 1 - table.flip(1).argmax(1, keepdim=True)
         order.append(layers.gather(1, best))

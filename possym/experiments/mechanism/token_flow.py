@@ -60,11 +60,11 @@ def attention_weights(query: Tensor, key: Tensor, frequencies: Tensor) -> Tensor
              [0.5000, 0.5000]]])
     """
     Q, T, D = query.shape[-3], key.shape[-3], key.shape[-1]
-    places = torch.arange(T, device=key.device)
-    query = rotate(query.transpose(-3, -2), places[T - Q :], frequencies, "interleaved")
-    key = rotate(key.transpose(-3, -2), places, frequencies, "interleaved")
+    positions = torch.arange(T, device=key.device)
+    query = rotate(query.transpose(-3, -2), positions[T - Q :], frequencies, "interleaved")
+    key = rotate(key.transpose(-3, -2), positions, frequencies, "interleaved")
     logits = query @ key.mT * D**-0.5
-    return logits.masked_fill(places > places[T - Q :, None], float("-inf")).softmax(-1)
+    return logits.masked_fill(positions > positions[T - Q :, None], float("-inf")).softmax(-1)
 
 
 def mix(weights: Tensor, value: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def attention_maps(model: GPTJEnsemble, tokens: Tensor, without: int | None = No
         return mix(weights, value)
 
     with torch.no_grad():
-        model(tokens, all_places=True, attend=attend)
+        model(tokens, all_positions=True, attend=attend)
     return torch.stack(found, 1)
 
 
@@ -302,8 +302,8 @@ def example_flow(model: GPTJEnsemble, task: NumberTask | LetterTask, batch: Batc
         for layer, held in enumerate(history[:, sequence], -1):
             changed = (held != before).tolist()
             rows += [
-                (sequence, hops, layer, place, name, place in path, changed[place])
-                for place, name in enumerate(task.decode(held))
+                (sequence, hops, layer, position, name, position in path, changed[position])
+                for position, name in enumerate(task.decode(held))
             ]
             before = held
     return pd.DataFrame(rows, columns=["sequence", "hops", "layer", "place", "token", "path", "changed"])

@@ -380,17 +380,17 @@ def examples(
                 some = slice(head, head + 1)
                 before, after = permuted_attention(inputs, some, blocks, order)
                 rows = enumerate(zip(order.tolist(), before.tolist(), after.tolist(), strict=True))
-                attention.extend((kind, layer, head, place, *values) for place, values in rows)
+                attention.extend((kind, layer, head, position, *values) for position, values in rows)
                 if kind in strongest:
                     key_head = head // (inputs.heads // inputs.keys.shape[1])
                     planes = pairs(inputs.keys[0, key_head], len(inputs.angles), "half")
                     collect(kind, "key", planes, range(len(names)))
 
-    def collect(kind: str, role: str, planes: Tensor, places: Any) -> None:
+    def collect(kind: str, role: str, planes: Tensor, positions: Any) -> None:
         layer, head = chosen[kind]
         for number in strongest[kind]:
-            for place, (x, y) in zip(places, planes[:, number - 1].tolist(), strict=True):
-                points.append((kind, layer, head, number, role, place, names[place], x, y))
+            for position, (x, y) in zip(positions, planes[:, number - 1].tolist(), strict=True):
+                points.append((kind, layer, head, number, role, position, names[position], x, y))
 
     def other(inputs: LayerInputs) -> None:
         planes = pairs(query_content(inputs)[0], len(inputs.angles), "half")
@@ -401,8 +401,8 @@ def examples(
 
     capture = Capture(model)
     capture.run(tokens, last)
-    for place in torch.linspace(2, len(tokens) - 1, config.query_places).long().unique().tolist():
-        capture.run(tokens, other, query=place)
+    for position in torch.linspace(2, len(tokens) - 1, config.query_places).long().unique().tolist():
+        capture.run(tokens, other, query=position)
     columns = ["kind", *HEAD_KEYS]
     directions = [
         (layer, head, plane + 1, keys[head, plane].item(), queries[head, plane].item())
@@ -433,8 +433,8 @@ def permuted_attention(inputs: LayerInputs, head: slice, blocks: list, order: Te
     logits, extra = block_logits(relocated, blocks), rest_logits(relocated, own, blocks)
     count = len(blocks)
     order = order.to(logits.device)
-    places = torch.arange(count, device=logits.device)
-    return tuple(torch.cat([logits[which, places], extra]).softmax(-1)[:count].cpu() for which in (places, order))
+    positions = torch.arange(count, device=logits.device)
+    return tuple(torch.cat([logits[which, positions], extra]).softmax(-1)[:count].cpu() for which in (positions, order))
 
 
 def query_content(inputs: LayerInputs) -> Tensor:

@@ -160,20 +160,22 @@ def swap_figure(
         )
     pairs = swap_table(relocated, own, temperature)
     strongest = pairs.loc[pairs["weight"].idxmax()]
-    labels = [f"{place}: {token}" for place, token in enumerate(tokens[:-1])]
-    places = list(range(len(labels)))
+    labels = [f"{position}: {token}" for position, token in enumerate(tokens[:-1])]
+    positions = list(range(len(labels)))
     first, second = (
         alt.param(
-            name=name, value=int(strongest[column]), bind=alt.binding_select(options=places, labels=labels, name=words)
+            name=name,
+            value=int(strongest[column]),
+            bind=alt.binding_select(options=positions, labels=labels, name=words),
         )
         for name, column, words in (("first", "i", "Swap token "), ("second", "j", "with token "))
     )
     # The page computes a swap from the relocated logits, the largest observed one subtracted.
     top = max(relocated.diagonal().max().item(), own.item())
     logits = alt.param(name="logits", value=[[round(value - top, 4) for value in row] for row in relocated.tolist()])
-    names, own_logit, last = json.dumps(list(tokens)), own.item() - top, len(places)
+    names, own_logit, last = json.dumps(list(tokens)), own.item() - top, len(positions)
     content = "(datum.place == first ? second : datum.place == second ? first : datum.place)"
-    rows = [{"place": place, "when": when} for place in range(last + 1) for when in ("before", "after")]
+    rows = [{"place": position, "when": when} for position in range(last + 1) for when in ("before", "after")]
     bars = (
         alt.Chart(pd.DataFrame(rows))
         .transform_calculate(content=f"datum.when == 'after' ? {content} : datum.place")

@@ -92,14 +92,14 @@ class ByHand:
         """Return one head: one bar per position above the words, its scores below, and its logits for the script."""
         by_place, by_word = self.scores(name)
         bars = "".join(
-            f'<div class="swap-bar" style="--at:{place};--share:{share:.3f}">'
+            f'<div class="swap-bar" style="--at:{position};--share:{share:.3f}">'
             f"<span>{percent(share) if share >= 0.05 else ''}</span></div>"
-            for place, share in enumerate(self.seen(name))
+            for position, share in enumerate(self.seen(name))
         )
         words = "".join(
-            f'<button type="button" class="swap-word" style="--at:{place}" tabindex="{-1 if place else 0}"'
+            f'<button type="button" class="swap-word" style="--at:{position}" tabindex="{-1 if position else 0}"'
             f' aria-pressed="false">{escape(word)}</button>'
-            for place, word in enumerate(self.words)
+            for position, word in enumerate(self.words)
         )
         data = json.dumps([[round(value, 3) for value in row] for row in self.heads[name].tolist()])
         color = POSITIONAL if by_place >= PURE else SYMBOLIC if by_word >= PURE else NEUTRAL
@@ -126,12 +126,12 @@ def positional_head() -> Tensor:
     """Return the relocated logits of a head with one content for all keys: it looks at the first position."""
     turn = frequencies(4, base=10.0)
     key = torch.tensor([1.0, 0.0, 1.0, 0.0])
-    places = torch.arange(len(WORDS))
+    positions = torch.arange(len(WORDS))
     # A query turned back by its own position sees every key as if from the first position.
     angle = -len(WORDS) * turn
     query = torch.stack([angle.cos(), angle.sin()], -1).flatten().to(key.dtype)
     return relocated_logits(
-        query, key.expand(len(WORDS), 4), query_position=len(WORDS), positions=places, frequencies=turn,
+        query, key.expand(len(WORDS), 4), query_position=len(WORDS), positions=positions, frequencies=turn,
         layout="interleaved", scale=SHARPNESS,
     )  # fmt: skip
 
@@ -141,12 +141,12 @@ def symbolic_head() -> Tensor:
     vocabulary = list(WANTED)
     keys = torch.stack([torch.eye(6)[vocabulary.index(word)] for word in WORDS])
     query = torch.tensor([*WANTED.values(), 0.0])
-    places = torch.arange(len(WORDS))
+    positions = torch.arange(len(WORDS))
     return relocated_logits(
         query,
         keys,
         query_position=len(WORDS),
-        positions=places,
+        positions=positions,
         frequencies=torch.zeros(3),
         layout="interleaved",
         scale=1.0,

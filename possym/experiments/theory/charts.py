@@ -174,7 +174,7 @@ def temperature_chart(index: pd.DataFrame, retrieval: pd.DataFrame) -> alt.Layer
     )
 
 
-def weight_by_place(turns: float = 0.6, length: int = 16, beta: float = 2.0) -> alt.LayerChart:
+def weight_by_position(turns: float = 0.6, length: int = 16, beta: float = 2.0) -> alt.LayerChart:
     """Return w_max(j) of both constructions, computed in the page as sliders move nθ, n and β."""
     pairs = (
         alt.Chart(alt.sequence(0, 1024, as_="k"))

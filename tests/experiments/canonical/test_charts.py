@@ -47,7 +47,7 @@ def test_accuracy_by_angle_names_what_is_learnt_and_runs_from_fast_to_nope(table
 
 
 def test_accuracy_by_place_opens_at_a_bent_angle_and_counts_shapes(tables):
-    chart = charts.accuracy_by_place(tables["by_place"], "index", 16)
+    chart = charts.accuracy_by_position(tables["by_place"], "index", 16)
     assert "U at 3, inverse U at 0 of the 3 mismatched angles" in title_of(chart)
     (rank,) = [p["value"] for p in chart.to_dict()["params"] if p["name"] == "rank"]
     shown = [*[str(i) for i in IDS if i], "NoPE"]

@@ -5,7 +5,13 @@ import torch
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.errors import InputError
-from possym.experiments.mechanism.interventions import CHANGES, changed_weights, intervention, kept_layers, leave_out
+from possym.experiments.mechanism.interventions import (
+    CHANGES,
+    changed_weights,
+    greedy_layer_ablation,
+    intervention,
+    keep_layers,
+)
 from possym.tasks import Batch, LetterTask
 
 TASK = LetterTask()
@@ -75,10 +81,10 @@ def test_a_change_reaches_the_answer_and_that_of_the_last_place_leaves_the_other
     assert torch.allclose(others, plain, atol=1e-5) == top
     with torch.no_grad():
         seen = [
-            model(batch.tokens, all_places=True, attend=intervention(model, batch, layer, "self", places))
+            model(batch.tokens, all_positions=True, attend=intervention(model, batch, layer, "self", places))
             for places in ("last", "all")
         ]
-        whole = model(batch.tokens, all_places=True)
+        whole = model(batch.tokens, all_positions=True)
     torch.testing.assert_close(seen[0][:, :, :-1], whole[:, :, :-1], atol=1e-5, rtol=0)
     assert (seen[1][:, :, 1:-1] - whole[:, :, 1:-1]).abs().max() > 1e-3
 
@@ -87,13 +93,13 @@ def test_keeping_all_layers_changes_nothing_and_keeping_none_is_changing_each(ba
     model = model_of()
     everything = torch.ones(2, 3, dtype=torch.bool)
     torch.testing.assert_close(
-        answers(model, batch, kept_layers(model, everything, "uniform")), answers(model, batch), atol=1e-5, rtol=0
+        answers(model, batch, keep_layers(model, everything, "uniform")), answers(model, batch), atol=1e-5, rtol=0
     )
     for instead in ("uniform", "self"):
         for layer in range(3):
             kept = everything.clone()
             kept[1, layer] = False  # of the second member alone
-            found = answers(model, batch, kept_layers(model, kept, instead))
+            found = answers(model, batch, keep_layers(model, kept, instead))
             alone = answers(model, batch, intervention(model, batch, layer, instead))
             torch.testing.assert_close(found[0], answers(model, batch)[0], atol=1e-5, rtol=0)
             torch.testing.assert_close(found[1], alone[1], atol=1e-5, rtol=0)
@@ -108,7 +114,7 @@ def test_leaving_out_takes_the_least_needed_layer_of_each_member(batch, instead)
         probability = answers(model, batch, attend).softmax(-1).gather(-1, truth[..., None])
         return probability[member].mean().item()
 
-    order, accuracy = leave_out(
+    order, accuracy = greedy_layer_ablation(
         model, lambda attend: torch.tensor([score(member, attend) for member in range(2)]), instead
     )
     for member in range(2):
@@ -118,7 +124,7 @@ def test_leaving_out_takes_the_least_needed_layer_of_each_member(batch, instead)
             for layer in left:
                 kept = torch.zeros(2, 4, dtype=torch.bool)
                 kept[member, [other for other in left if other != layer]] = True
-                tried[layer] = score(member, kept_layers(model, kept, instead))
+                tried[layer] = score(member, keep_layers(model, kept, instead))
             assert accuracy[member, step].item() == pytest.approx(max(tried.values()), abs=1e-6)
             left.remove(max(tried, key=tried.get))
             assert sorted(set(range(4)) - set(order[member, : step + 1].tolist())) == left
@@ -127,7 +133,7 @@ def test_leaving_out_takes_the_least_needed_layer_of_each_member(batch, instead)
 
 def test_of_equally_good_layers_the_latest_goes_first():
     model = model_of(layers=4)
-    assert leave_out(model, lambda attend: torch.ones(2), "self")[0].tolist() == [[3, 2, 1, 0]] * 2
+    assert greedy_layer_ablation(model, lambda attend: torch.ones(2), "self")[0].tolist() == [[3, 2, 1, 0]] * 2
 
 
 def test_wrong_input_is_refused(batch):
@@ -144,6 +150,6 @@ def test_wrong_input_is_refused(batch):
     with pytest.raises(InputError, match="known changes"):
         changed_weights(torch.ones(1, 1, 1, 2, 2), "zero", batch.path, batch.hops, 0)
     with pytest.raises(InputError, match="expected bool"):
-        kept_layers(model, torch.ones(2, 3), "self")
+        keep_layers(model, torch.ones(2, 3), "self")
     with pytest.raises(InputError, match="'uniform' or 'self'"):
-        kept_layers(model, torch.ones(2, 3, dtype=torch.bool), "next")
+        keep_layers(model, torch.ones(2, 3, dtype=torch.bool), "next")

@@ -106,7 +106,7 @@ def test_retrieval_discrepancy(theta, alphabet):
 
 @pytest.mark.parametrize(("turns", "n", "beta"), [(0.6, 16, 2.0), (1.4, 9, 5.0), (2.5, 32, 1.0)])
 def test_weight_by_place(turns, n, beta):
-    chart = theory.weight_by_place()
+    chart = theory.weight_by_position()
     angle = turns * 2 * math.pi / n
     for layer, weight in ((0, positional_weight), (1, symbolic_weight)):
         rows = dict(drawn(chart, [layer], ["j", "weight"], turns=turns, n=n, beta=beta))
@@ -213,7 +213,7 @@ def test_every_chart_states_a_finding_and_describes_itself():
         geometry.retrieval_logits(),
         theory.index_discrepancy(),
         theory.retrieval_discrepancy(),
-        theory.weight_by_place(),
+        theory.weight_by_position(),
     ):
         spec = chart.to_dict()
         assert len(title_of(chart)) > 20 and len(spec["description"]) > 60

@@ -5,8 +5,8 @@ import torch
 
 from possym.errors import InputError
 from possym.tasks import IndexTask, LetterTask, MixedTask, NumberTask
-from possym.tasks import places as module
-from possym.tasks.places import answers_by_place
+from possym.tasks import positions as module
+from possym.tasks.positions import answers_by_position
 
 from . import truth
 from .draws import generator
@@ -28,7 +28,7 @@ def by_solver(task, beginning):
 @pytest.mark.parametrize("length", [17, 30])
 def test_every_place_is_the_last_of_its_beginning(task, length):
     tokens = task.sample(100, length=length, generator=generator(length)).tokens
-    found = answers_by_place(task, tokens)
+    found = answers_by_position(task, tokens)
     expected = [[by_solver(task, row[: place + 1]) for place in range(length)] for row in tokens]
     assert found.tolist() == expected
     assert (found[:, : length - 9] == -1).all() and (found[:, length - 9 :] >= 0).float().mean() > 0.2
@@ -37,32 +37,32 @@ def test_every_place_is_the_last_of_its_beginning(task, length):
 @TASKS
 def test_the_last_places_answer_is_the_tasks(task):
     batch = task.sample(2000)
-    assert torch.equal(answers_by_place(task, batch.tokens)[:, -1], batch.answer)
+    assert torch.equal(answers_by_position(task, batch.tokens)[:, -1], batch.answer)
 
 
 @TASKS
 def test_random_sequences_of_tokens_are_answered_alike(task):
     tokens = torch.randint(len(task.vocabulary), (200, 9), generator=generator())
-    found = answers_by_place(task, tokens)
+    found = answers_by_position(task, tokens)
     assert found.tolist() == [[by_solver(task, row[: place + 1]) for place in range(9)] for row in tokens]
 
 
 def test_paths_of_five_hops_have_no_answer():
     task = NumberTask()
     tokens = torch.tensor([[task.vocabulary.index(token) for token in "q 1 1 1 1 1".split()]])
-    assert task.decode(answers_by_place(task, tokens)[:, 1:5]) == [["q"] * 4]
-    assert answers_by_place(task, tokens)[0, 5] == -1
+    assert task.decode(answers_by_position(task, tokens)[:, 1:5]) == [["q"] * 4]
+    assert answers_by_position(task, tokens)[0, 5] == -1
 
 
 def test_working_in_pieces_changes_nothing(monkeypatch):
     tokens = MixedTask().sample(100).tokens
-    whole = answers_by_place(MixedTask(), tokens)
+    whole = answers_by_position(MixedTask(), tokens)
     monkeypatch.setattr(module, "ROWS", 7)
-    assert torch.equal(answers_by_place(MixedTask(), tokens), whole)
+    assert torch.equal(answers_by_position(MixedTask(), tokens), whole)
 
 
 def test_bad_input():
     with pytest.raises(InputError, match="a NumberTask, a LetterTask or a MixedTask"):
-        answers_by_place(IndexTask(), torch.zeros(2, 17, dtype=torch.int64))
+        answers_by_position(IndexTask(), torch.zeros(2, 17, dtype=torch.int64))
     with pytest.raises(InputError, match="id 136 at row 0, position 1"):
-        answers_by_place(NumberTask(), torch.tensor([[0, 136]]))
+        answers_by_position(NumberTask(), torch.tensor([[0, 136]]))

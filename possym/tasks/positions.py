@@ -11,7 +11,7 @@ from possym.tasks.multihop import MAX_HOPS, LetterTask, NumberTask
 ROWS = 2**16
 
 
-def answers_by_place(task: NumberTask | LetterTask | MixedTask, tokens: Tensor) -> Tensor:
+def answers_by_position(task: NumberTask | LetterTask | MixedTask, tokens: Tensor) -> Tensor:
     """Return the answer at every position (n, length), −1 where there is none.
 
     The answer at a position is the task's answer to the sequence cut off after that position. There is none where that
@@ -30,7 +30,7 @@ def answers_by_place(task: NumberTask | LetterTask | MixedTask, tokens: Tensor) 
 
     >>> task = NumberTask()
     >>> ids = [task.vocabulary.index(token) for token in ["b", "q", "1", "4", "2"]]
-    >>> [task.vocabulary[i] if i >= 0 else None for i in answers_by_place(task, torch.tensor([ids]))[0].tolist()]
+    >>> [task.vocabulary[i] if i >= 0 else None for i in answers_by_position(task, torch.tensor([ids]))[0].tolist()]
     [None, None, 'q', None, 'q']
     """
     if not isinstance(task, (NumberTask, LetterTask, MixedTask)):
@@ -40,16 +40,16 @@ def answers_by_place(task: NumberTask | LetterTask | MixedTask, tokens: Tensor) 
 
 
 def follow(task: NumberTask | LetterTask | MixedTask, tokens: Tensor) -> Tensor:
-    """Return `answers_by_place` of checked tokens, all paths taking their hops together."""
+    """Return `answers_by_position` of checked tokens, all paths taking their hops together."""
     name, letter, jump = readings(task, tokens)
-    places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     names = torch.arange(LetterTask.LETTERS, device=tokens.device)
     named = name[:, :, None] == names  # (n, length, 8)
     count = named.cumsum(1)  # tokens of each name in the beginning that ends at a position
-    latest = torch.where(named, places[:, :, None], -1).cummax(1).values
+    latest = torch.where(named, positions[:, :, None], -1).cummax(1).values
     target = (jump == 0) & (letter < 0)
     lost = target
-    at = places
+    at = positions
     for _ in range(MAX_HOPS):
         wanted = letter.gather(1, at)
         one = wanted.clamp(min=0)[:, :, None]
