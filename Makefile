@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help book pdf test check mutants lab smoke sweep clean
+.PHONY: help book epub pdf test check mutants lab smoke sweep clean
 
 PYTHON ?= python3
 PRESET ?= paper
@@ -44,6 +44,9 @@ book: $(READY) ## build the site: _build/html/index.html
 	@echo "Building the book (preset $(PRESET), compute $(COMPUTE))"
 	@$(call snakemake,book)
 	@echo "Done: open $(BUILD)/html/index.html"
+
+epub: book ## put the whole book, built first, into one EPUB: _build/possym.epub
+	@python "$(HERE)_ext/epub_book.py" "$(BUILD)/html" "$(BUILD)/possym.epub"
 
 pdf: book ## print the whole book, built first, as one PDF: _build/possym.pdf
 	@python "$(HERE)_ext/print_book.py" "$(BUILD)/html" "$(BUILD)/possym.pdf"

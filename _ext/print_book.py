@@ -28,7 +28,12 @@ img.possym-still {{ filter: none !important; max-width: 100%; }}
 </style><script>window.MathJax = {mathjax}</script><script defer src="_static/mathjax/tex-mml-chtml.js"></script></head>
 <body><main class="bd-main"><div class="bd-content"><div class="bd-article-container">{body}</div></div></main></body>
 </html>"""
-MATHJAX = '{"options": {"enableMenu": false}}'
+# Text outside formulas is marked as none of MathJax's business, and so each formula has to say that it is.
+MATHJAX = '{"options": {"enableMenu": false, "processHtmlClass": "math"}}'
+UNSET = """async () => {
+  await MathJax.startup.promise;
+  return [...document.querySelectorAll(".math")].filter((formula) => !formula.querySelector("mjx-container")).length;
+}"""
 FOOT = (
     '<div style="font: 8px sans-serif; width: 100%; padding: 0 16mm; display: flex; justify-content: space-between">'
     '<span class="title"></span><span class="pageNumber"></span></div>'
@@ -92,7 +97,8 @@ def main() -> int:
             browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
             tab = browser.new_page()
             tab.goto(page.as_uri(), wait_until="load", timeout=300_000)
-            tab.evaluate("window.MathJax?.startup?.promise")
+            if left := tab.evaluate(UNSET):
+                raise SystemExit(f"{left} formulas are not typeset: MathJax in {site}/_static did not run")
             tab.pdf(
                 path=target, format="A4", prefer_css_page_size=True, display_header_footer=True, outline=True,
                 tagged=True, header_template="<span></span>", footer_template=FOOT,

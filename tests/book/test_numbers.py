@@ -1,9 +1,14 @@
-"""One number for a chapter's file, page, sections, equations and figures; old addresses lead to the new ones."""
+"""One number for a chapter, its page, sections, equations and figures; old addresses; the book on paper and as EPUB."""
 
 import csv
+import posixpath
 import re
 import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -57,6 +62,7 @@ def built(tmp_path_factory, make) -> Path:
     """The chapters of a book of two, whose numbers have a gap between them, the second with two charts."""
     folder = tmp_path_factory.mktemp("numbered")
     shutil.copy(ROOT / "_config.yml", folder)
+    shutil.copy(ROOT / "CITATION.cff", folder)
     (folder / "references.bib").write_text("")
     (folder / "index.md").write_text("# A small book\n\n```{tableofcontents}\n```\n")
     (folder / "chapters").mkdir()
@@ -117,3 +123,41 @@ def test_numbers_of_a_figure_lie_beside_its_picture(built):
     assert one == [["x", "name"], ["1.5", "a, b"], ["2.0", ""]]
     rows = [["table", "x", "name", "y"], ["1", "1.5", "a, b", ""], ["1", "2.0", "", ""], ["2", "", "", "3"]]
     assert sorted(two) == sorted(rows)
+
+
+def test_the_epub_holds_all_pages_formulas_and_pictures_and_its_links_lead_somewhere(built, tmp_path):
+    books = [tmp_path / "one.epub", tmp_path / "two.epub"]
+    for book in books:
+        subprocess.run(
+            [sys.executable, ROOT / "_ext/epub_book.py", built.parent, book], check=True, capture_output=True
+        )
+    assert books[0].read_bytes() == books[1].read_bytes()
+    with zipfile.ZipFile(books[0]) as archive:
+        kind, *_ = archive.infolist()
+        assert (kind.filename, kind.compress_type) == ("mimetype", zipfile.ZIP_STORED)
+        files = {name: archive.read(name) for name in archive.namelist()}
+    assert files["mimetype"] == b"application/epub+zip"
+    trees = {name: ElementTree.fromstring(text) for name, text in files.items() if name.endswith((".xhtml", ".opf"))}
+    opf = trees.pop("book/content.opf")
+    listed = {f"book/{item.get('href')}" for item in opf.findall(".//{*}item")}
+    assert listed | {"book/content.opf", "mimetype", "META-INF/container.xml"} == set(files)
+    assert len(opf.findall(".//{*}itemref")) == 3 and len(trees) == 4
+    anchors = {name: {part.get("id") for part in tree.iter()} for name, tree in trees.items()}
+    for name, tree in trees.items():
+        for part in tree.iter():
+            address = part.get("href") or part.get("src") or ""
+            if not re.match("https?:", address):
+                path, _, anchor = address.partition("#")
+                target = posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) if path else name
+                assert target in files and (not anchor or anchor in anchors[target]), f"{name}: {address}"
+    chapter = trees["book/chapters/13-profiling-real-models.xhtml"]
+    assert "".join(chapter.find(".//{*}math").itertext()).split() == ["x", "=", "13"]
+    assert len(chapter.findall(".//{*}figure//{*}img")) == 2 and "Figure 13.2" in "".join(chapter.itertext())
+    assert not [part.tag for part in chapter.iter() if part.tag.endswith(("}script", "}style", "}button"))]
+
+
+def test_the_book_on_paper_has_its_formulas_typeset(built, tmp_path):
+    paper = tmp_path / "book.pdf"
+    command = [sys.executable, ROOT / "_ext/print_book.py", built.parent, paper]
+    assert "3 pages of the site" in subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    assert paper.read_bytes().startswith(b"%PDF-")
