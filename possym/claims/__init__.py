@@ -74,7 +74,7 @@ def ledger(chapter: str | None = None, studies: Mapping[str, Study] | None = Non
         studies: results to measure on, by the study's name; the others are read from the stored paper preset.
 
     Returns:
-        DataFrame with columns claim, paper (P1, P2, or own for a question of ours), where, measured, interval,
+        DataFrame with columns claim, paper (P1 to P3, or own for a question of ours), where, measured, interval,
         paper_value, verdict, chapter, kind (a key of `KINDS`), interval_kind (a key of `INTERVALS`), criterion, and
         changed: what the criterion was, if it was changed after its result was seen, else empty.
 

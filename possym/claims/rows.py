@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from possym.charts.typography import typeset
 from possym.errors import InputError, ResultsError, require_type
+from possym.experiments.cache_plans import claims as plans
 from possym.experiments.canonical import claims as canonical
 from possym.experiments.claim import Claim, Measurement
 from possym.experiments.generality import claims as generality
@@ -35,6 +36,7 @@ CLAIMS: tuple[Claim, ...] = (
     *real.CLAIMS,
     *pair.CLAIMS,
     *onehop.CLAIMS,
+    *plans.CLAIMS,
 )
 
 

@@ -49,7 +49,7 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One claim and how it is measured here: of the paper named ``"P1"`` or ``"P2"``, or ``"own"``, a question of ours.
+    """One claim and how it is measured here: of a paper (``"P1"`` to ``"P3"``) or ``"own"``, a question of ours.
 
     ``measure`` takes the `Study` named by ``study`` (a module of `possym.experiments`), or nothing where
     ``study`` is None and the claim is computed on the spot. It returns a `Measurement` whose verdict follows

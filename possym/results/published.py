@@ -1,4 +1,4 @@
-"""The values that the two papers publish, each with its source, from ``possym/data/published.json``."""
+"""The values that the papers publish, each with its source, from ``possym/data/published.json``."""
 
 import json
 from functools import cache
@@ -9,7 +9,7 @@ from possym.errors import InputError, require_type
 
 
 class Published(NamedTuple):
-    """One published value: the paper (``"P1"`` or ``"P2"``), where in it, how it was read, its unit and the value."""
+    """One published value: the paper (``"P1"`` to ``"P3"``), where in it, how it was read, its unit and the value."""
 
     paper: str
     where: str
@@ -42,7 +42,7 @@ def published(key: str) -> Published:
 
 
 def papers() -> dict[str, dict[str, str]]:
-    """Return title, arXiv number and citation key of both papers.
+    """Return title, arXiv number and citation key of the papers: the two that the book re-runs, and a third (``P3``).
 
     >>> papers()["P1"]["arxiv"]
     '2511.11579'

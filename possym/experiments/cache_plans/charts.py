@@ -1,10 +1,11 @@
 """Charts of cache plans: what each rule costs by share, recall by dose, probes without heads, and a plan itself."""
 
+import numpy as np
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, alt
+from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, alt, slider_over
 from possym.experiments.cache_plans import summaries
-from possym.kv_cache import CachePlan
+from possym.kv_cache import RULES, CachePlan
 from possym.profiling.charts import number
 
 RULE_NAMES = {
@@ -254,6 +255,93 @@ def probes_without_heads(knock_out: pd.DataFrame, model: str) -> alt.HConcatChar
     )
 
 
+def rules_by_hand(heads: pd.DataFrame, loss: pd.DataFrame, model: str) -> alt.HConcatChart:
+    """Draw which key heads a rule gives a window, and beside it what every rule costs; a menu and a slider choose.
+
+    Args:
+        heads, loss: the study's tables of these names; heads are those of the model's first seed.
+        model: of which model.
+    """
+    rows = of_first_seed(heads, model)
+    parts = [
+        rows.assign(rule=rule, name=name, rank=RULES[rule](rows, 0).rank(method="first") - 1)
+        for rule, name in RULE_NAMES.items()
+    ]
+    order = pd.concat(parts)[["name", "layer", "key_head", "positional", "symbolic", "distance", "rank"]].round(3)
+    costs = summaries.curve(loss)
+    costs = costs[costs["model"] == model].assign(name=lambda table: table["rule"].map(RULE_NAMES))
+    shares = sorted(costs["share"].unique())
+    slider = slider_over(
+        "at", [f"{share:.0%}" for share in shares], shares.index(min(shares, key=lambda s: abs(s - 0.5))), "Windowed"
+    )
+    menu = alt.param(
+        name="rule",
+        value=RULE_NAMES["kind_distance"],
+        bind=alt.binding_select(options=list(RULE_NAMES.values()), name="Rule "),
+    )
+    counts = [round(share * len(rows)) for share in shares]
+    grid = (
+        alt.Chart(order)
+        .transform_filter("datum.name == rule")
+        .transform_calculate(what=f"datum.rank < {counts}[at] ? 'window' : 'keeps all'")
+        .mark_rect(stroke=INK, strokeOpacity=0.15)
+        .encode(
+            x=alt.X("layer:O", title="Layer").axis(labelAngle=0, labelOverlap=True),
+            y=alt.Y("key_head:O", title="Key head"),
+            color=what_is_kept(),
+            tooltip=[
+                "layer:O",
+                "key_head:O",
+                "what:N",
+                number("positional"),
+                number("symbolic"),
+                number("distance", ".0f"),
+            ],
+        )
+        .properties(width=300, height=220)
+    )
+    base = (
+        alt.Chart(costs.assign(at=costs["share"].map(shares.index)).round(4))
+        .transform_filter("datum.at == at")
+        .encode(y=alt.Y("name:N", title=None, sort=list(RULE_NAMES.values())).axis(labelLimit=220))
+    )
+    bars = base.mark_bar().encode(
+        x=alt.X("value:Q", title="Loss added, nats a token"),
+        color=alt.Color("name:N")
+        .scale(domain=list(RULE_NAMES.values()), range=list(RULE_COLORS.values()))
+        .legend(None),
+        opacity=alt.condition("datum.name == rule", alt.value(1), alt.value(0.45)),
+        tooltip=["name:N", number("value", ".3f"), number("low", ".3f"), number("high", ".3f")],
+    )
+    spread = base.mark_rule(color=INK).encode(x=alt.X("low:Q", title="Loss added, nats a token"), x2="high:Q")
+    half = costs[np.isclose(costs["share"], 0.5)].set_index("name")["value"]
+    said = ", ".join(f"{name} {value:.2f}" for name, value in half.items())
+    return (
+        alt.hconcat(grid, (bars + spread).properties(width=220, height=220))
+        .resolve_scale(color="independent")
+        .add_params(menu, *slider)
+        .properties(
+            title=alt.Title(
+                "Choose a rule and how many heads it gives a window",
+                subtitle=f"{model_name(model)}. Left: heads of one seed; right: the cost of every rule, 95 % intervals",
+            ),
+            description=f"A grid of {len(rows)} key heads, and bars of the loss that every rule adds, with a menu of "
+            f"rules and a slider. With half of the heads windowed: {said}.",
+        )
+    )
+
+
+def what_is_kept() -> alt.Color:
+    """Return the colours of heads that keep all and of those with a window."""
+    return alt.Color("what:N", title=None).scale(domain=["keeps all", "window"], range=[SYMBOLIC, "#D9E6EE"])
+
+
+def of_first_seed(table: pd.DataFrame, model: str) -> pd.DataFrame:
+    """Return the rows of a model's first seed."""
+    rows = summaries.of_model(table, model)
+    return rows[rows["seed"] == rows["seed"].min()]
+
+
 def plan_grid(plan: CachePlan) -> alt.Chart:
     """Draw a plan: every key head by layer, filled where it keeps everything, else with its window."""
     table = plan.table().assign(kept=lambda rows: rows["window"].isna())
@@ -269,7 +357,7 @@ def plan_grid(plan: CachePlan) -> alt.Chart:
         .encode(
             x=alt.X("layer:O", title="Layer").axis(labelAngle=0, labelOverlap=True),
             y=alt.Y("key_head:O", title="Key head"),
-            color=alt.Color("what:N", title=None).scale(domain=["keeps all", "window"], range=[SYMBOLIC, "#D9E6EE"]),
+            color=what_is_kept(),
             tooltip=["layer:O", "key_head:O", "what:N", "window:N"],
         )
         .properties(

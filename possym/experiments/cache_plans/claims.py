@@ -35,6 +35,7 @@ from possym.experiments.claim import (
 from possym.experiments.language_models.claims import by_interval
 from possym.profiling.statistics import Estimate
 from possym.results import Study
+from possym.results.published import published
 
 CHAPTER = "15-which-heads-may-forget"
 STUDY = "cache_plans"
@@ -42,6 +43,7 @@ THIRD = "P3"  # 2606.21249
 FEWEST = 3
 MAIN, OTHER, REAL = "rope", "slow_half_still", "SmolLM2-135M-Instruct"
 LEAST_RECALL, LEAST_COUNTING = 0.2, 0.5
+WHOLE, WITHOUT, AT_RANDOM = published("P3.masked_recall").value
 DOSE = 0.25  # of the planes: the paper's 32 of 128 dimensions
 DECIDED = (
     "holds if the whole 95 % interval is on that side of 0, not shown if it is on both, does not hold if it is on the "
@@ -340,7 +342,9 @@ CLAIMS = (
         "P3-retrieval-causal",
         "abstract",
         "Retrieval heads are causal for recall: without them it is lost, without as many others it is not.",
-        "recall 1.00 → 0.00 with 87 heads masked, no effect of random heads",
+        "recall {:.2f} → {:.2f} with {} heads masked, {:.2f} lost with random heads".format(
+            WHOLE, WITHOUT, published("P3.masked_heads").value, AT_RANDOM
+        ),
         "an eighth of the query heads knocked out, those that attend most from a needle's question to its answer; "
         f"recall lost, less that lost without matched heads of the same layers; {ALONE}; {DECIDED}",
         asked(
@@ -356,7 +360,7 @@ CLAIMS = (
         "P3-retrieval-causal-smollm2",
         "abstract",
         "The same in SmolLM2.",
-        "five models",
+        " and ".join(published("P3.masked_models").value),
         f"as before, needle by needle; {ALONE}; {DECIDED}",
         asked(
             "recall lost, retrieval less matched heads,",
@@ -371,7 +375,9 @@ CLAIMS = (
         "P3-dose-planes",
         "abstract",
         "Silencing the slowest planes of retrieval heads takes recall away, as many random planes do not.",
-        "32 of 128 dimensions: recall 1.00 → 0.18, random dimensions 0.98",
+        "{} of {} dimensions: recall {:.2f} → {:.2f}, random dimensions {:.2f}".format(
+            *published("P3.zeroed_dimensions").value, *published("P3.zeroed_recall").value
+        ),
         f"a quarter of the planes; recall lost, slowest less random planes of the same heads; {ALONE}; {DECIDED}",
         asked(
             "recall lost, slowest less random planes,",
@@ -386,7 +392,7 @@ CLAIMS = (
         "P3-dose-planes-smollm2",
         "abstract",
         "The same in SmolLM2.",
-        "five models",
+        f"{published('P3.patched_models').value} models",
         f"as before, needle by needle; {ALONE}; {DECIDED}",
         asked(
             "recall lost, slowest less random planes,",
