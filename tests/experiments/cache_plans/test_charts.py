@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from possym.experiments.cache_plans import charts, claims, summaries
-from possym.kv_cache import RULES, CachePlan
+from possym.kv_cache import RULES, CachePlan, Heads, keep
 
 from ...charts.drawn import draw, marks
 from .test_claims import COST, study
@@ -80,3 +80,24 @@ def test_a_plan_has_a_tile_for_every_key_head():
     tiles = marks(draw(chart), "rect mark")
     assert len(tiles) == 6 and sum(tile["what"] == "window" for tile in tiles) == 3
     assert chart.title.text == "50% of the key heads keep everything"
+
+
+def test_a_rule_chosen_by_hand_shows_its_heads_and_what_all_rules_cost(found):
+    rows = found["kinds"].rename(columns={"head": "key_head"})
+    number = rows["key_head"] + 8 * rows["layer"]
+    heads = rows.assign(distance=1.0 * number, beyond=-1.0 * number, area=0.0, entropy=0.0, oracle=0.0)
+    chart = charts.rules_by_hand(heads, found["loss"], claims.MAIN)
+    first = heads[(heads["model"] == claims.MAIN) & (heads["seed"] == 0)]
+    for rule, at, share in (("kind_distance", 1, 0.5), ("beyond", 2, 0.75)):
+        shown = chart.copy(deep=True)
+        for param in shown.params:
+            param.value = {"rule": charts.RULE_NAMES[rule], "at": at}.get(param.name, param.value)
+        drawn = draw(shown)
+        tiles = marks(drawn, "rect mark")
+        plan = keep(Heads(first, dict.fromkeys(range(4)), {}), share, rule=rule).table()
+        expected = {(row.layer, row.key_head) for row in plan.dropna().itertuples()}
+        windowed = {(int(t["Layer"]), int(t["Key head"])) for t in tiles if t["what"] == "window"}
+        assert len(tiles) == 32 and windowed == expected
+        bars = {bar["name"]: float(bar["Loss added, nats a token"]) for bar in marks(drawn, "bar")}
+        costs = summaries.curve(found["loss"]).query("model == 'rope' and share == @share").set_index("rule")["value"]
+        assert bars == pytest.approx({charts.RULE_NAMES[name]: value for name, value in costs.items()}, abs=6e-4)
