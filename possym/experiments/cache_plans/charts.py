@@ -369,3 +369,17 @@ def plan_grid(plan: CachePlan) -> alt.Chart:
             description=f"A grid of {plan.heads} key heads: {plan.share:.0%} have a window.",
         )
     )
+
+
+def bargain_table(loss: pd.DataFrame, plans: pd.DataFrame) -> pd.DataFrame:
+    """Return what windows save and cost at some shares, as readers see it; arguments as `summaries.bargain` has them."""
+    table = summaries.bargain(loss, plans)
+    shown = {
+        "model": table["model"].map(model_name),
+        "heads with a window": table["share"].map("{:.0%}".format),
+        "cache left": table["cache"].map("{:.0%}".format),
+    }
+    costs = {
+        RULE_NAMES[rule]: table[rule].map("{:+.3f}".format) for rule in ("positional", "beyond", "random", "oracle")
+    }
+    return pd.DataFrame(shown | costs).set_index("model")

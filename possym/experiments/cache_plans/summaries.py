@@ -141,3 +141,19 @@ def retrieval_auc(kinds: pd.DataFrame, groups: pd.DataFrame, model: str) -> Esti
         corpus="",
     )
     return clustered_auc(marked, "retrieves", "lead")
+
+
+def bargain(
+    loss: pd.DataFrame, plans: pd.DataFrame, shares: tuple[float, ...] = (0.25, 0.5, 0.75, 0.9)
+) -> pd.DataFrame:
+    """Return model, share of heads with a window, cache (the share of it that is held), and by rule the loss added.
+
+    Args:
+        loss, plans: the study's tables of these names.
+        shares: those shown, if the study has them.
+    """
+    shown = ["positional", "beyond", "random", "oracle"]
+    held = plans[plans["rule"] == "positional"].groupby(["model", "share"])["fraction"].mean().rename("cache")
+    table = curve(loss).pivot(index=["model", "share"], columns="rule", values="value")[shown].join(held).reset_index()
+    near = np.isclose(table["share"].to_numpy()[:, None], shares).any(1)
+    return table.loc[near, ["model", "share", "cache", *shown]].reset_index(drop=True)
