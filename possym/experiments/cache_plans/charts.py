@@ -372,7 +372,7 @@ def plan_grid(plan: CachePlan) -> alt.Chart:
 
 
 def bargain_table(loss: pd.DataFrame, plans: pd.DataFrame) -> pd.DataFrame:
-    """Return what windows save and cost at some shares, as readers see it; arguments as `summaries.bargain` has them."""
+    """Return what windows save and cost at some shares, as readers see it; see `summaries.bargain`."""
     table = summaries.bargain(loss, plans)
     shown = {
         "model": table["model"].map(model_name),

@@ -322,7 +322,7 @@ CLAIMS = (
     claim(
         "forget-copying-smollm2",
         "question",
-        "The same in SmolLM2.",
+        "In SmolLM2 too, copying survives better under kind × distance than under attention beyond the window.",
         "not studied",
         f"as before, sequence by sequence; asked after an exploratory run of this model had shown it; {DECIDED}",
         asked("share copied, kind × distance less attention beyond,", copying_less, 1, REAL),
@@ -359,7 +359,7 @@ CLAIMS = (
     third(
         "P3-retrieval-causal-smollm2",
         "abstract",
-        "The same in SmolLM2.",
+        "In SmolLM2 too, retrieval heads are causal for recall, and as many others are not.",
         " and ".join(published("P3.masked_models").value),
         f"as before, needle by needle; {ALONE}; {DECIDED}",
         asked(
@@ -391,7 +391,7 @@ CLAIMS = (
     third(
         "P3-dose-planes-smollm2",
         "abstract",
-        "The same in SmolLM2.",
+        "In SmolLM2 too, the slowest planes of retrieval heads matter for recall more than random planes.",
         f"{published('P3.patched_models').value} models",
         f"as before, needle by needle; {ALONE}; {DECIDED}",
         asked(
@@ -440,7 +440,7 @@ CLAIMS = (
     claim(
         "forget-corner-smollm2",
         "after 2606.21249",
-        "The same in SmolLM2.",
+        "In SmolLM2 too, retrieval heads lie in the symbolic corner.",
         "not studied",
         "as before, its interval over resampled layers",
         corner(REAL),
