@@ -115,6 +115,21 @@ FIGURES = {
         "prompts-letters-ahead", "prompts-numbers-first", "prompts-numbers-fall", "prompts-published-models",
     ),
     "table-screens": ("prompts-letters-ahead-here",),
+    # 15-which-heads-may-forget
+    "table-bargain": ("forget-positional", "forget-mass", "forget-smollm2", "forget-smollm2-mass"),
+    "figure-rules-by-hand": (
+        "forget-oracle", "forget-best-25", "forget-best-50", "forget-best-75", "forget-distance", "forget-fitted",
+        "forget-combined", "forget-area",
+    ),
+    "figure-recall-under-plans": ("forget-copying", "forget-copying-smollm2", "forget-needle"),
+    "figure-recall-by-dose": (
+        "P3-dose-planes", "P3-dose-planes-smollm2", "P3-dose-heads", "forget-dose-symbolic", "forget-corner",
+        "forget-corner-smollm2",
+    ),
+    "figure-probes-without-heads": (
+        "P3-retrieval-causal", "P3-retrieval-causal-smollm2", "forget-counting", "forget-look-up",
+    ),
+    "section-your-own-model": ("forget-bytes",),
 }  # fmt: skip
 LABELS = {claim: label for label, claims in FIGURES.items() for claim in claims}
 

@@ -4,6 +4,7 @@
 window. What a head forgets is let go as soon as the query has read it.
 """
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -134,13 +135,25 @@ class PlannedCache(Cache):
         held = [x for layer in self.layers for group in layer.groups for x in (group.keys, group.values)]
         return sum(x.untyped_storage().nbytes() for x in held if x is not None)
 
+    def given_to(self, model: nn.Module) -> dict[str, Any]:
+        """Return the arguments that give a model this cache, by the name that the installed transformers has for it.
+
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        ...                                      num_attention_heads=2))
+        >>> PlannedCache(CachePlan([[None, 4]])).given_to(model)["use_cache"]
+        True
+        """
+        name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        return {name: self, "use_cache": True}
+
 
 @contextmanager
 def holding(model: nn.Module, plan: CachePlan) -> Iterator[PlannedCache]:
     """Give a model a cache that holds what a plan keeps; on leaving, the model attends as it did.
 
-    Inside, call the model, or its ``generate``, with this cache: as ``cache=``, or ``past_key_values=`` where
-    transformers is too old for that name. Prompts may come in pieces, and in batches of one length, without padding.
+    Inside, call the model, or its ``generate``, with ``**cache.given_to(model)``. Prompts may come in
+    pieces, and in batches of one length, without padding.
 
     Args:
         model: a model that attends in full in every layer, without softcap or sinks of its own (Llama, Mistral without
@@ -156,7 +169,7 @@ def holding(model: nn.Module, plan: CachePlan) -> Iterator[PlannedCache]:
     ...                                      num_attention_heads=2, bos_token_id=None, eos_token_id=None)).eval()
     >>> plan = CachePlan([[None, 4]], sink=1)
     >>> with holding(model, plan) as cache:
-    ...     _ = model.model(torch.arange(16)[None], cache=cache)
+    ...     _ = model(torch.arange(16)[None], **cache.given_to(model))
     >>> cache.bytes == 2 * plan.tokens(16) * 4 * 4  # keys and values of 4 dimensions in float32
     True
     """

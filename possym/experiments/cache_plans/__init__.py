@@ -261,7 +261,9 @@ def held(subject: Subject, plan: CachePlan) -> pd.DataFrame:
     with torch.no_grad(), holding(subject.model, plan) as cache:
         cuts = [3 * length // 4, *[1] * 8]
         pieces = tokens.split([*cuts, length - sum(cuts)], 1)
-        found = torch.cat([subject.model(input_ids=piece, **subject.with_cache(cache)).logits for piece in pieces], 1)
+        found = torch.cat(
+            [subject.model(input_ids=piece, **cache.given_to(subject.model)).logits for piece in pieces], 1
+        )
         size = cache.bytes
     width = subject.head_width * subject.model.dtype.itemsize
     off = (found - expected).abs().max() / expected.abs().max()

@@ -57,7 +57,7 @@ def missing(study: Study, model: str) -> str:
     seeds = summaries.of_model(study.tables["kinds"], model)["seed"].nunique()
     if not seeds:
         return f"no {model} in this run"
-    return f"{seeds} seeds so far" if model != REAL and seeds < FEWEST else ""
+    return f"{seeds} seed{'s' * (seeds > 1)} so far" if model != REAL and seeds < FEWEST else ""
 
 
 def asked(words: str, take: Units, sign: int, model: str = MAIN, *needs: tuple[str, float]) -> Callable:

@@ -1,9 +1,8 @@
 """The models that are asked, each with the text it is asked on: half of it to choose heads by, half to judge them."""
 
-import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -51,11 +50,6 @@ class Subject:
     def head_width(self) -> int:
         """Width of one head."""
         return self.model.config.head_dim
-
-    def with_cache(self, cache: Any) -> dict[str, Any]:
-        """Return the arguments that give the model a cache, under the name that this transformers has for it."""
-        name = "cache" if "cache" in inspect.signature(self.model.forward).parameters else "past_key_values"
-        return {name: cache, "use_cache": True}
 
 
 def language_subject(name: str, seed: int, config: "Config", device: torch.device, folder: Path) -> Subject:
