@@ -122,7 +122,7 @@ class Config(ExperimentConfig):
             "scored_length": 48,
             "evaluated": 16,
         },
-        "paper": {"seeds": 3, "few_seeds": 1},
+        "paper": {"seeds": 4, "few_seeds": 1},
     }
 
     def __post_init__(self) -> None:

@@ -298,7 +298,7 @@ def cost_in_words(tables: Mapping[str, pd.DataFrame]) -> str:
     main = timing[timing["width"] == timing["width"].mode()[0]]
     first = main.iloc[0]
     said = (
-        f"{len(timing)} models on {first['device']}, up to three at once on one device: "
+        f"{len(timing)} models on {first['device']}, several at once on one device: "
         f"{main['seconds'].median():.0f} s each (median, width {first['width']}), evaluations included."
     )
     speed = json.loads(resources.files("possym").joinpath("data/language_model_speed.json").read_text("utf-8"))
