@@ -121,7 +121,7 @@ FIGURES = {
         "forget-oracle", "forget-best-25", "forget-best-50", "forget-best-75", "forget-distance", "forget-fitted",
         "forget-combined", "forget-area",
     ),
-    "figure-recall-under-plans": ("forget-copying", "forget-copying-smollm2", "forget-needle"),
+    "figure-copying-under-plans": ("forget-copying", "forget-copying-smollm2", "forget-needle"),
     "figure-recall-by-dose": (
         "P3-dose-planes", "P3-dose-planes-smollm2", "P3-dose-heads", "forget-dose-symbolic", "forget-corner",
         "forget-corner-smollm2",

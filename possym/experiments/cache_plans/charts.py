@@ -129,6 +129,56 @@ def cost_by_position(positions: pd.DataFrame, model: str, share: float = 0.5) ->
     )
 
 
+def copying_by_share(copying: pd.DataFrame, model: str) -> alt.LayerChart:
+    """Draw how much of what is said twice a model still copies, by the share of key heads windowed, a line a rule.
+
+    Args:
+        copying: the study's table of that name.
+        model: of which model.
+    """
+    rows = summaries.of_model(copying, model)
+    found = {
+        key: summaries.estimate(summaries.units(some, "accuracy")) for key, some in rows.groupby(["rule", "share"])
+    }
+    intact = next(each.value for (rule, _), each in found.items() if rule == "none")
+    table = pd.DataFrame(
+        [(RULE_NAMES[rule], share, *each[:3]) for (rule, share), each in found.items() if rule != "none"],
+        columns=["name", "share", "value", "low", "high"],
+    )
+    base = alt.Chart(table).encode(
+        x=alt.X("share:Q", title="Share of key heads with a window").axis(format="%").scale(domain=[0, 1]),
+        color=rule_color(),
+    )
+    lines = base.mark_line(point=alt.OverlayMarkDef(size=30)).encode(
+        y=alt.Y("value:Q", title="Random tokens copied").axis(format="%"),
+        tooltip=[
+            "name:N",
+            number("share", ".0%"),
+            number("value", ".1%"),
+            number("low", ".1%"),
+            number("high", ".1%"),
+        ],
+    )
+    spread = base.mark_rule().encode(y=alt.Y("low:Q", title="Random tokens copied"), y2="high:Q")
+    whole = (
+        alt.Chart(pd.DataFrame({"intact": [intact]}))
+        .mark_rule(color=INK, strokeDash=[4, 4])
+        .encode(y=alt.Y("intact:Q", title="Random tokens copied"), tooltip=[number("intact", ".1%")])
+    )
+    half = table[np.isclose(table["share"], 0.5)].set_index("name")["value"]
+    ranked = half.drop(RULE_NAMES["oracle"]).sort_values()
+    return (whole + spread + lines).properties(
+        width=420,
+        height=240,
+        title=alt.Title(
+            f"With half of the heads windowed, {ranked.index[-1]} copies {ranked.iloc[-1]:.0%}, intact {intact:.0%}",
+            subtitle=f"{model_name(model)}. Dashed: intact. Bars: 95 % intervals",
+        ),
+        description=f"Lines of the random tokens copied, intact {intact:.0%}. With half of the heads windowed: "
+        f"{', '.join(f'{name} {value:.0%}' for name, value in half.items())}.",
+    )
+
+
 def recall_by_depth(needle: pd.DataFrame, model: str, share: float = 0.5) -> alt.HConcatChart:
     """Draw the recall of needles by their depth, a panel a length, a line a rule and one for the intact model.
 
@@ -148,7 +198,7 @@ def recall_by_depth(needle: pd.DataFrame, model: str, share: float = 0.5) -> alt
             .mark_line(point=alt.OverlayMarkDef(size=30))
             .encode(
                 x=alt.X("depth:Q", title="Depth of the needle: 0 at the beginning").scale(domain=[0, 1]),
-                y=alt.Y("right:Q", title="Recall").axis(format="%").scale(domain=[0, 1]),
+                y=alt.Y("right:Q", title="Recall").axis(format="%"),
                 color=alt.Color("name:N", title=None)
                 .scale(domain=names, range=[*RULE_COLORS.values(), CATEGORIES[3]])
                 .legend(columns=3, orient="bottom", labelLimit=240),
@@ -191,7 +241,7 @@ def recall_by_dose(dose: pd.DataFrame, model: str) -> alt.HConcatChart:
             .legend(columns=1, orient="bottom", labelLimit=240, symbolType="stroke", symbolSize=300),
         )
         lines = base.mark_line(point=alt.OverlayMarkDef(color=GROUP_COLORS[group]), color=GROUP_COLORS[group]).encode(
-            y=alt.Y("value:Q", title="Recall of needles").scale(domain=[0, 1]).axis(format="%"),
+            y=alt.Y("value:Q", title="Recall of needles").axis(format="%"),
             tooltip=[
                 "group:N",
                 "where:N",
@@ -209,16 +259,20 @@ def recall_by_dose(dose: pd.DataFrame, model: str) -> alt.HConcatChart:
         )
     own = table[(table["arm"] == "group") & (table["planes"] == "slowest")]
     ends = own.sort_values("dose").groupby("group")["value"].agg(["first", "last"])
-    most = (ends["first"] - ends["last"]).idxmax()
+    fastest = own[own["dose"] > 0].groupby("group")["value"].mean().idxmin()
     said = ", ".join(
         f"{group} {ends.loc[group, 'first']:.0%} to {ends.loc[group, 'last']:.0%}" for group in GROUP_COLORS
     )
-    return alt.hconcat(*panels).properties(
-        title=alt.Title(
-            f"Silencing the slowest planes costs most recall in {most} heads",
-            subtitle=f"{model_name(model)}. Bars: 95 % intervals",
-        ),
-        description=f"Line charts of recall by the number of planes silenced, from none to all: {said}.",
+    return (
+        alt.hconcat(*panels)
+        .resolve_scale(y="shared")
+        .properties(
+            title=alt.Title(
+                f"As slow planes fall silent, recall falls fastest in {fastest} heads",
+                subtitle=f"{model_name(model)}. Bars: 95 % intervals",
+            ),
+            description=f"Line charts of recall by the number of planes silenced, from none to all: {said}.",
+        )
     )
 
 
@@ -250,10 +304,14 @@ def probes_without_heads(knock_out: pd.DataFrame, model: str) -> alt.HConcatChar
         panels.append((base.mark_rule().encode(x="low:Q", x2="high:Q") + dots).properties(width=230, height=170))
     without = table[table["name"].str.startswith("without")]
     worst = {probe: some.set_index("group")["value"].idxmin() for probe, some in without.groupby("probe")}
+    looked = without.loc[without["probe"] == "look-up", "value"]
+    title = f"Look-up suffers most without {worst['look-up']} heads, counting without {worst['counting']} ones"
+    if looked.max() == 0:
+        title = f"Without any one kind nothing is looked up; counting suffers most without {worst['counting']} heads"
     said = [f"{row.probe} {row.name} {row.value:.2f}" for row in table.itertuples(index=False)]
     return alt.hconcat(*panels).properties(
         title=alt.Title(
-            f"Look-up suffers most without {worst['look-up']} heads, counting without {worst['counting']} ones",
+            title,
             subtitle=f"{model_name(model)}. Bars: 95 % intervals; matched heads are others of the same layers",
         ),
         description=f"Dots of two probes: {'; '.join(said)}.",

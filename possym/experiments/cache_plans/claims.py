@@ -160,7 +160,7 @@ def bytes_held(study: Study) -> Measurement:
     off = float(rows["off"].max())
     return Measurement(
         f"{same} of {len(rows)} caches have the planned bytes; logits differ by at most {off:.0e} of the largest",
-        "",
+        f"all {len(rows)} caches",
         judge(same == len(rows) and off < 1e-3),
     )
 

@@ -109,7 +109,7 @@ def dose_curve(dose: pd.DataFrame) -> pd.DataFrame:
     keys, rows = ["model", "group", "arm", "planes", "mode", "dose"], []
     for key, some in dose.assign(right=dose["right"].astype(float)).groupby(keys):
         found = estimate(units(some, "right"))
-        rows.append((*key, found.value, found.low, found.high))
+        rows.append((*key, found.value, max(0.0, found.low), min(1.0, found.high)))  # a share is neither less nor more
     return pd.DataFrame(rows, columns=[*keys, "value", "low", "high"])
 
 

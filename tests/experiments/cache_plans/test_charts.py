@@ -67,6 +67,16 @@ def test_recall_by_depth_has_a_line_for_every_rule_and_the_intact_model(found):
     assert shown["intact"].startswith("100")
 
 
+def test_copying_has_a_point_for_every_rule_and_share(found):
+    chart = charts.copying_by_share(found["copying"], claims.REAL)
+    points = marks(draw(chart), "point")
+    assert len(points) == len(RULES) * 3
+    for point in points:
+        rule = next(rule for rule, name in charts.RULE_NAMES.items() if name == point["name"])
+        assert float(point["Random tokens copied"].rstrip("%")) / 100 == pytest.approx(0.9 - 0.5 * COST[rule], abs=0.02)
+    assert "kind × distance, fitted windows copies 8" in chart.title.text and "intact 9" in chart.title.text
+
+
 def test_recall_has_a_point_for_every_dose(found):
     chart = charts.recall_by_dose(found["dose"], claims.MAIN)
     points = marks(draw(chart), "point")
@@ -74,7 +84,7 @@ def test_recall_has_a_point_for_every_dose(found):
     assert len(points) == len(table) == 7 * 3
     shown = sorted(float(point["Recall of needles"].rstrip("%")) / 100 for point in points)
     assert shown == pytest.approx(sorted(table["value"]), abs=0.006)
-    assert re.fullmatch("Silencing the .* in (symbolic|retrieval) heads", chart.title.text)
+    assert re.fullmatch("As slow planes .* in (symbolic|retrieval) heads", chart.title.text)
 
 
 def test_probes_have_a_dot_for_every_arm(found):
@@ -84,6 +94,13 @@ def test_probes_have_a_dot_for_every_arm(found):
     assert chart.title.text.endswith("counting without positional ones")
     assert min(float(point[charts.PROBE_NAMES["counting"]]) for point in points if charts.PROBE_NAMES["counting"] in
                point) == pytest.approx(0.5, abs=0.02)  # fmt: skip
+
+
+def test_probes_lost_without_any_kind_are_not_ranked(found):
+    table = found["knock_out"].copy()
+    table.loc[(table["probe"] == "look-up") & (table["arm"] == "group"), "value"] = 0.0
+    title = charts.probes_without_heads(table, claims.MAIN).title.text
+    assert title == "Without any one kind nothing is looked up; counting suffers most without positional heads"
 
 
 def test_a_plan_has_a_tile_for_every_key_head():
