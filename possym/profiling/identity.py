@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 INTEGERS = (torch.int32, torch.int16, torch.int8)  # what bits are read as: as few numbers as fit a row
-TOGETHER = 2**18  # numbers that are widened at once
+TOGETHER, TOGETHER_ON_GPU = 2**18, 2**25  # numbers that are widened at once: what a cache holds, few calls
 # What a config says besides how the model computes: where it came from, how it is run, tokens by name.
 VOLATILE = {
     "_name_or_path", "_commit_hash", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache",
@@ -167,12 +167,10 @@ def bit_sums(x: Tensor) -> Tensor:
     bits = x.view(kind)
     if bits.shape[1] == 1:
         return bits.flatten().long()
-    rows, columns = [], torch.zeros(bits.shape[1], dtype=torch.int64, device=x.device)
-    for some in bits.split(max(1, TOGETHER // bits.shape[1])):
-        wide = some.long()
-        rows.append(wide.sum(1))
-        columns += wide.sum(0)
-    return torch.cat([*rows, columns])
+    at_once = (TOGETHER_ON_GPU if x.is_cuda else TOGETHER) // bits.shape[1]
+    widened = (some.long() for some in bits.split(max(1, at_once)))
+    rows, columns = zip(*[(wide.sum(1), wide.sum(0)) for wide in widened], strict=True)
+    return torch.cat([*rows, sum(columns[1:], columns[0])])
 
 
 def tokenizer_identity(tokenizer: Any) -> dict[str, str | None]:
