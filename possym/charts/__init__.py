@@ -7,7 +7,8 @@
 * ``CATEGORIES``: those hues and yellow, in order, for what has no role;
 * shares are in per cent, titles state the finding, one slider of length or of training drives a whole figure;
 * ``enable()``: theme and renderer on, tables typeset and never cut, called once at the top of a chapter;
-* ``kind_color``, ``interval_band``, ``tile_font``: marks that several charts share;
+* ``kind_color``, ``interval_band``, ``tile_font``: marks that several charts share; ``paper_and_here``: two panels, the
+  paper's numbers and ours;
 * ``dynamic_title``, ``slider_over``, ``slider_label``, ``plays``, ``click_menu``: titles, sliders and
   menus that say what is shown at any setting.
 
@@ -42,6 +43,7 @@ from possym.charts.theme import (
     SYMBOLIC,
     interval_band,
     kind_color,
+    paper_and_here,
     tile_font,
 )
 from possym.charts.typography import typeset_html
@@ -62,6 +64,7 @@ __all__ = [
     "enable",
     "interval_band",
     "kind_color",
+    "paper_and_here",
     "plays",
     "slider_label",
     "slider_over",

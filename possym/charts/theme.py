@@ -98,3 +98,19 @@ def _theme() -> alt.theme.ThemeConfig:
             },
         }
     }  # fmt: skip
+
+
+def paper_and_here(
+    paper: alt.Chart | alt.LayerChart, here: alt.Chart | alt.LayerChart, source: str
+) -> alt.HConcatChart:
+    """Return what a paper shows and what this book measured side by side, on the same scales.
+
+    Args:
+        paper, here: the two panels, with the same fields and axes.
+        source: where in the paper the left one is from.
+    """
+    left, right = (
+        panel.properties(title=alt.Title(said, fontSize=12))
+        for panel, said in ((paper, f"The paper, {source}"), (here, "Here"))
+    )
+    return alt.hconcat(left, right).resolve_scale(x="shared", y="shared")

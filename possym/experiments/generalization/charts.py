@@ -9,7 +9,7 @@ import math
 
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, SYMBOLIC, alt, dynamic_title
+from possym.charts import CATEGORIES, INK, NEUTRAL, SYMBOLIC, alt, dynamic_title, paper_and_here
 from possym.experiments.generalization.summaries import attending_heads, kept_leads
 from possym.experiments.learning_dynamics.summaries import over_seeds
 from possym.results.published import published
@@ -32,8 +32,8 @@ def task_color() -> alt.Color:
     return alt.Color("task:N", title=None).scale(domain=list(TASKS), range=list(COLORS))
 
 
-def accuracy_by_length(accuracy: pd.DataFrame) -> alt.LayerChart:
-    """Return accuracy by length with the paper's readings; a menu picks the number of hops.
+def accuracy_by_length(accuracy: pd.DataFrame) -> alt.HConcatChart:
+    """Return accuracy by length, the paper's readings and ours side by side; a menu picks our number of hops.
 
     Args:
         accuracy: models of one learning rate.
@@ -56,12 +56,11 @@ def accuracy_by_length(accuracy: pd.DataFrame) -> alt.LayerChart:
         for task in TASKS
         for point in published(f"P2.fig5b.{task}").value
     ]
-    diamonds = (
+    theirs = (
         alt.Chart(pd.DataFrame(paper))
-        .transform_filter("hops == 'all'")
-        .mark_point(shape="diamond", filled=False, size=110, strokeWidth=2)
+        .mark_line(point={"size": 30})
         .encode(
-            x="length:Q",
+            x=length_axis(),
             y=alt.Y("accuracy:Q", title="Accuracy").scale(domain=[0, 1]),
             color=task_color(),
             tooltip=["source:N", "task:N", "length:Q", "accuracy:Q"],
@@ -75,17 +74,19 @@ def accuracy_by_length(accuracy: pd.DataFrame) -> alt.LayerChart:
         over = "" if which == "all" else f" with {which} hop{'s' if which != '1' else ''}"
         titles[which] = f"At {far['length'].iloc[0]:,} tokens the median model is right on {words}{over}"
     return (
-        (band + lines + diamonds)
+        paper_and_here(
+            theirs.properties(width=280, height=280),
+            (band + lines).properties(width=280, height=280),
+            "Fig. 5B, hops mixed",
+        )
         .add_params(menu)
         .properties(
             title=alt.Title(
                 dynamic_title("hops", titles),
-                subtitle=f"Median, smallest and largest of {int(data['seeds'].max())} seeds; diamonds, hops mixed: "
-                "read off the paper's Fig. 5B",
+                subtitle=f"Here: median, smallest and largest of {int(data['seeds'].max())} seeds",
             ),
-            description="Line chart of accuracy by input length on a logarithmic axis, one line with a band per task, "
-            "with the paper's readings as diamonds. A menu picks the number of hops.",
-            height=320,
+            description="Line charts of accuracy by input length on a logarithmic axis, a line per task: read off "
+            "the paper's figure, and measured here with a band over seeds. A menu picks the number of hops.",
         )
     )
 

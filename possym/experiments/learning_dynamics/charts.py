@@ -16,6 +16,7 @@ from possym.charts import (
     alt,
     dynamic_title,
     kind_color,
+    paper_and_here,
     plays,
     slider_over,
 )
@@ -448,7 +449,7 @@ def entropy_by_layer(scores: pd.DataFrame, task: str, columns: int = 40) -> alt.
     )
 
 
-def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
+def pure_head_counts(counts: pd.DataFrame) -> alt.HConcatChart:
     """Return how many heads end pure, by task, γ and kind: mean, range over seeds, and the paper's reading.
 
     Args:
@@ -470,7 +471,8 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
         for gamma in sorted(data["gamma"].unique(), reverse=True)
         for kind in ("positional", "symbolic")
     ]
-    base = alt.Chart(data).encode(y=alt.Y("row:N", title=None, sort=order).axis(labelLimit=260))
+    rows = alt.Y("row:N", title=None, sort=order)
+    base = alt.Chart(data).encode(y=rows.axis(labels=False))
     kinds = kind_color()
     spread = base.mark_rule(strokeWidth=6, opacity=0.35).encode(
         x=alt.X("low:Q", title="Pure heads at the end of training").scale(zero=True), x2="high:Q", color=kinds
@@ -487,19 +489,27 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.LayerChart:
         ],
     )
     theirs = (
-        base.transform_filter("isValid(datum.paper)")
-        .mark_point(filled=False, shape="diamond", size=130, color=INK, strokeWidth=1.5)
-        .encode(x="paper:Q")
+        alt.Chart(data)
+        .mark_point(filled=True, size=90)
+        .encode(
+            y=rows.axis(labelLimit=260),
+            x=alt.X("paper:Q", title="Pure heads at the end of training").scale(zero=True),
+            color=kinds,
+            tooltip=["row:N", "paper:Q"],
+        )
     )
     means = "; ".join(f"{row.row} {row.mean:.1f}" for row in data.itertuples())
-    return (spread + mean + theirs).properties(
+    height = 26 * len(data)
+    return paper_and_here(
+        theirs.properties(width=190, height=height),
+        (spread + mean).properties(width=270, height=height),
+        "Fig. 2 and 7",
+    ).properties(
         title=alt.Title(
-            "The number of heads that end pure, here and in the paper",
-            subtitle=f"Dot: mean of {int(data['seeds'].max())} seeds; bar: smallest to largest seed; diamond: "
-            "the paper",
+            "The number of heads that end pure, in the paper and here",
+            subtitle=f"Here: dot is the mean of {int(data['seeds'].max())} seeds; bar: smallest to largest seed",
         ),
-        description=f"Dot plot of pure heads by task, γ and kind. Means: {means}.",
-        height=26 * len(data),
+        description=f"Dot plots of pure heads by task, γ and kind, the paper's and ours. Means here: {means}.",
     )
 
 

@@ -6,7 +6,7 @@ seeds and the range between the smallest and the largest.
 
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, alt, dynamic_title, tile_font
+from possym.charts import CATEGORIES, INK, NEUTRAL, alt, dynamic_title, paper_and_here, tile_font
 from possym.errors import InputError
 from possym.experiments.learning_dynamics.charts import hop_words, of_task
 from possym.experiments.learning_dynamics.summaries import over_seeds, require_columns
@@ -254,7 +254,7 @@ def onset_against_purity(onsets: pd.DataFrame) -> alt.LayerChart:
     )
 
 
-def dominant_frequencies(frequencies: pd.DataFrame, task: str) -> alt.LayerChart:
+def dominant_frequencies(frequencies: pd.DataFrame, task: str) -> alt.HConcatChart:
     """Return the dominant frequency ID of each layer beside the paper's; a menu picks the weighting.
 
     Args:
@@ -280,26 +280,32 @@ def dominant_frequencies(frequencies: pd.DataFrame, task: str) -> alt.LayerChart
     median = base.mark_point(filled=True, size=70, color=CATEGORIES[0]).encode(
         y="median:Q", tooltip=["layer:O", alt.Tooltip("median:Q", format=".1f"), "low:Q", "high:Q", "paper:Q"]
     )
+    readings = pd.DataFrame({"layer": range(len(paper)), "theirs": paper})
     theirs = (
-        base.transform_filter("isValid(datum.paper)")
-        .mark_point(filled=False, shape="diamond", size=120, color=INK, strokeWidth=1.5)
-        .encode(y="paper:Q")
+        alt.Chart(readings[readings["layer"] <= data["layer"].max()])
+        .mark_point(filled=True, size=70, color=INK)
+        .encode(
+            x=alt.X("layer:O", title=LAYER).axis(labelAngle=0, labelOverlap=True),
+            y=alt.Y("theirs:Q", title="Dominant frequency ID (1 is the fastest)").scale(domain=[0, top], nice=False),
+            tooltip=["layer:O", "theirs:Q"],
+        )
     )
     titles = {}
     for weighting, part in data.sort_values("layer").groupby("weighting"):
         ends = f"{part['median'].iloc[0]:.0f} in layer 0 and {part['median'].iloc[-1]:.0f} in the last"
         titles[weighting] = f"{task.capitalize()} task: the dominant ID, weighted by {weighting}, is {ends}"
     return (
-        (spread + median + theirs)
+        paper_and_here(
+            theirs.properties(width=280, height=240), (spread + median).properties(width=280, height=240), "Table 1"
+        )
         .add_params(chosen)
         .properties(
             title=alt.Title(
                 dynamic_title("weighting", titles),
-                subtitle=f"Dot and bar: median and range over {int(data['seeds'].max())} seeds; diamond: the paper",
+                subtitle=f"Here: dot and bar are median and range over {int(data['seeds'].max())} seeds",
             ),
-            description="Dot plot of the dominant frequency ID by layer, with the paper's as diamonds, and a menu of "
+            description="Dot plots of the dominant frequency ID by layer, the paper's and ours, and a menu of our "
             f"weightings. {titles['energy']}.",
-            height=260,
         )
     )
 

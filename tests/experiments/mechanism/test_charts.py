@@ -135,7 +135,10 @@ def test_arrivals_name_the_layer_after_which_the_answer_is_there(shares):
 def test_dominant_frequencies_show_the_weighting_that_the_menu_picks(shares, weighting):
     chart = charts.dominant_frequencies(shares["frequencies"], "letter")
     is_complete(chart)
-    found = [mark for mark in marks(draw(chart, weighting=weighting), "point") if "median" in mark]
+    drawn = marks(draw(chart, weighting=weighting), "point")
+    theirs = {int(mark["layer"]): int(mark["theirs"]) for mark in drawn if "theirs" in mark}
+    assert theirs == dict(enumerate(published("P2.table1.letter").value))
+    found = [mark for mark in drawn if "median" in mark]
     assert len(found) == 12
     for mark in found:
         expected = values(
