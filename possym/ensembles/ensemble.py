@@ -229,7 +229,7 @@ class Ensemble(nn.Module):
             raise InputError(f"dropout_keys {tuple(dropout_keys.shape)}: expected (E, 2) with E = {self.members}")
         return self.compute(self._check_tokens(tokens), dropout_keys, all_positions, dtype, attend)
 
-    def trace(self, tokens: Tensor, *, dtype: torch.dtype = torch.float32) -> Trace:
+    def trace(self, tokens: Tensor) -> Trace:
         """Return queries of the last position and all keys of every layer, before rotation, and the logits.
 
         Memory grows with E · L · B · T · C: feed long or many sequences in pieces.
@@ -241,7 +241,7 @@ class Ensemble(nn.Module):
         (torch.Size([1, 2, 3, 2, 4]), torch.Size([1, 2, 3, 2, 5, 4]))
         """
         watch = Watch(self.angles, self.layout)
-        logits = self(tokens, dtype=dtype, attend=watch)
+        logits = self(tokens, attend=watch)
         return Trace(torch.stack(watch.queries, 1), torch.stack(watch.keys, 1), logits)
 
     def _check_tokens(self, tokens: Tensor) -> Tensor:

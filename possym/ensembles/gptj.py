@@ -30,7 +30,7 @@ from possym.ensembles.attention import Attend, Watch, attention_of_block, tables
 from possym.ensembles.dropout import keep_mask
 from possym.ensembles.ensemble import Ensemble, Sizes, need_size, project
 from possym.ensembles.exchange import check_importable, check_kind, exported, read_from
-from possym.errors import ConfigError, InputError, UnsupportedModelError, require_type
+from possym.errors import ConfigError, UnsupportedModelError
 from possym.rope import frequencies
 
 if TYPE_CHECKING:
@@ -188,12 +188,11 @@ class GPTJEnsemble(Ensemble):
         heads = self.config.heads
         return evaluated(x, layers, self.angles, heads=heads, cut=cut, watch=attend, precision=precision)
 
-    def member_to_transformers(self, index: int, positions: int = 2048) -> "GPTJForCausalLM":
+    def member_to_transformers(self, index: int) -> "GPTJForCausalLM":
         """Return one member as a `transformers.GPTJForCausalLM` in evaluation mode, on the CPU.
 
         Args:
             index: which member.
-            positions: the longest input the exported model takes (transformers tabulates its angles).
 
         Raises:
             InputError: no such member.
@@ -202,16 +201,13 @@ class GPTJEnsemble(Ensemble):
         from transformers import GPTJConfig as TheirConfig
         from transformers import GPTJForCausalLM
 
-        positions = require_type(positions, int, "positions")
-        if positions < 1:
-            raise InputError(f"positions = {positions}: give a whole number from 1")
         ours = self.config
         member = self.member(index)
         if ours.base != 10000:
             raise UnsupportedModelError(f"RoPE base {ours.base}: transformers' GPT-J knows base 10000 alone")
         theirs = TheirConfig(
             vocab_size=ours.vocabulary_size,
-            n_positions=positions,
+            n_positions=2048,  # transformers tabulates angles
             n_embd=ours.width,
             n_layer=ours.layers,
             n_head=ours.heads,

@@ -34,17 +34,17 @@ def angle_name(frequency_id: int) -> str:
     return str(frequency_id) if frequency_id else "NoPE"
 
 
-def named(table: pd.DataFrame, column: str = "first_id") -> tuple[pd.DataFrame, list[str]]:
+def named(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return the table with tasks by name and columns ``head`` (the angle's name) and ``angle``, and all names.
 
     Names of angles run from fast to NoPE.
     """
-    ids = sorted((int(i) for i in table[column].unique()), key=sweep.slowness)
+    ids = sorted((int(i) for i in table["first_id"].unique()), key=sweep.slowness)
     if "task" in table:
         table = table.assign(task=table["task"].map(TASK_NAMES))
-    return table.assign(head=[angle_name(i) for i in table[column]], angle=[angle(int(i)) for i in table[column]]), [
-        angle_name(i) for i in ids
-    ]
+    return table.assign(
+        head=[angle_name(i) for i in table["first_id"]], angle=[angle(int(i)) for i in table["first_id"]]
+    ), [angle_name(i) for i in ids]
 
 
 def planes_words(planes: int) -> str:
@@ -121,9 +121,9 @@ def learnt_title(accuracy: pd.DataFrame, planes: int, piece: str) -> str:
     return f"Learnt to {sweep.LEARNT:.0%} with {planes_words(planes)} and {MAPS[piece]}: {words}"
 
 
-def accuracy_by_position(by_place: pd.DataFrame, task: str, planes: int, piece: str = "one-angle") -> alt.LayerChart:
+def accuracy_by_position(by_place: pd.DataFrame, task: str, planes: int) -> alt.LayerChart:
     """Return accuracy by the answer's position for one angle, which a slider picks among the sweep's."""
-    wanted = {"piece": piece, "task": task, "planes": planes}
+    wanted = {"piece": "one-angle", "task": task, "planes": planes}
     table = sweep.heads(by_place, **wanted)
     found, order = named(sweep.over_seeds(table, ["first_id", "place"]))
     found["rank"] = [order.index(name) for name in found["head"]]

@@ -96,7 +96,7 @@ def held_out_predictions(points: pd.DataFrame, heads: pd.DataFrame, by: Sequence
     return pd.concat(tables, ignore_index=True)
 
 
-def quality(predicted: pd.DataFrame, *, draws: int = 2000, seed: int = 0) -> pd.DataFrame:
+def quality(predicted: pd.DataFrame, *, draws: int = 2000) -> pd.DataFrame:
     """Return how good each way of predicting is: mean error in log10 length and rank correlation, with 95 % intervals.
 
     Intervals draw seeds with replacement. The rank correlation is Spearman's, NaN where one side does not vary.
@@ -104,7 +104,6 @@ def quality(predicted: pd.DataFrame, *, draws: int = 2000, seed: int = 0) -> pd.
     Args:
         predicted: way, predicted, observed, as `predictions` gives them.
         draws: bootstrap draws.
-        seed: of the draws.
 
     Returns:
         way, measure (``error``, ``rank``), value, low, high, seeds.
@@ -117,7 +116,7 @@ def quality(predicted: pd.DataFrame, *, draws: int = 2000, seed: int = 0) -> pd.
     for way, group in predicted.groupby("way", sort=False):
         x, y = np.log10(group["predicted"].to_numpy(float)), np.log10(group["observed"].to_numpy(float))
         for measure, function in (("error", log_error), ("rank", rank)):
-            found = bootstrap(function, x, y, draws, seed)
+            found = bootstrap(function, x, y, draws, 0)
             rows.append((way, measure, found.value, found.low, found.high, len(group)))
     return pd.DataFrame(rows, columns=QUALITY)
 
@@ -223,16 +222,15 @@ def holm(p: np.ndarray) -> np.ndarray:
     return corrected
 
 
-def ranks_within(points: pd.DataFrame, by: Sequence[str], least: int = 4) -> tuple[pd.DataFrame, Estimate]:
+def ranks_within(points: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, Estimate]:
     """Return how the forecast ranks the models of one kind: a table of kinds, and the mean over kinds with its p-value.
 
-    Models that stay above the level at all lengths run are left out. The rank correlation is Spearman's. The mean's p
-    is one-sided, from permuting the forecasts within kinds.
+    Models that stay above the level at all lengths run are left out, and kinds of which fewer than four fall. The rank
+    correlation is Spearman's. The mean's p is one-sided, from permuting the forecasts within kinds.
 
     Args:
         points: as `predicted_points` gives them.
         by: columns that tell kinds of models apart.
-        least: models of a kind that fall, for it to be ranked.
 
     Returns:
         ``by``, models, rank; and the mean rank correlation, from the lowest to the highest kind.
@@ -241,7 +239,7 @@ def ranks_within(points: pd.DataFrame, by: Sequence[str], least: int = 4) -> tup
     random, rows, drawn = np.random.default_rng(0), [], []
     for kind, group in fallen.groupby(list(by), sort=False):
         x, y = stats.rankdata(group["forecast"]), stats.rankdata(group["observed"])
-        if len(group) < least or np.ptp(x) == 0 or np.ptp(y) == 0:
+        if len(group) < 4 or np.ptp(x) == 0 or np.ptp(y) == 0:
             continue
         rows.append((*kind, len(group), np.corrcoef(x, y)[0, 1]))
         moved = random.permuted(np.tile(x, (DRAWS, 1)), axis=1)

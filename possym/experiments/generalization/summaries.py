@@ -61,14 +61,13 @@ def crossings(table: pd.DataFrame, by: list[str], level: float = LEVEL) -> pd.Da
     return pd.DataFrame(rows, columns=[*by, "point", "censored"])
 
 
-def failing_layers(parts: pd.DataFrame, by: list[str], level: float = LEVEL) -> pd.DataFrame:
-    """Return which layers bring a model down, at the first length where the whole model falls below a level.
+def failing_layers(parts: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Return which layers bring a model down, at the first length where the whole model falls below `LEVEL`.
 
     Args:
         parts: rows with ``by``, way, layer, length and accuracy, see
         `possym.experiments.generalization.layers.layer_effects`.
         by: columns that tell models apart.
-        level: see `crossing`.
 
     Returns:
         ``by``, length, whole (the accuracy there), first (the lowest layer up to which exposure brings accuracy below
@@ -82,12 +81,12 @@ def failing_layers(parts: pd.DataFrame, by: list[str], level: float = LEVEL) -> 
     """
     rows = []
     for names, model in parts.groupby(by):
-        whole = model[(model["way"] == "whole") & (model["accuracy"] < level)].sort_values("length")
+        whole = model[(model["way"] == "whole") & (model["accuracy"] < LEVEL)].sort_values("length")
         if whole.empty:
             continue
         length, accuracy = whole["length"].iloc[0], whole["accuracy"].iloc[0]
         there = model[model["length"] == length]
-        upto = there[(there["way"] == "upto") & (there["accuracy"] < level)]
+        upto = there[(there["way"] == "upto") & (there["accuracy"] < LEVEL)]
         shielded = there[there["way"] == "shielded"].sort_values("layer")
         best = shielded["accuracy"].idxmax()
         rows.append(

@@ -63,9 +63,9 @@ def job_color() -> alt.Color:
     return alt.Color("job:N", title=None).scale(domain=list(JOBS), range=list(JOBS.values()))
 
 
-def updates(field: str = "step") -> alt.X:
+def updates() -> alt.X:
     """Return the axis of updates, logarithmic from the first evaluation after the start."""
-    return alt.X(f"{field}:Q", title=UPDATES).scale(type="log", nice=False).axis(values=[10, 100, 1000, 2500])
+    return alt.X("step:Q", title=UPDATES).scale(type="log", nice=False).axis(values=[10, 100, 1000, 2500])
 
 
 def film(scores: pd.DataFrame, jobs: pd.DataFrame, loss: pd.DataFrame) -> alt.HConcatChart:

@@ -26,13 +26,13 @@ WEIGHTINGS = {"absolute": {"temperature": 1e-4}, "relative": {"temperature": 0.1
 AT_ONCE = 2**26  # entries of relocated logits held at once
 
 
-def query_positions(length: int, count: int = 4) -> list[int]:
-    """Return ``count`` evenly spaced positions up to the last of ``length`` tokens.
+def query_positions(length: int) -> list[int]:
+    """Return four evenly spaced positions up to the last of ``length`` tokens.
 
     >>> query_positions(256)
     [63, 127, 191, 255]
     """
-    return [length * part // count - 1 for part in range(1, count + 1)]
+    return [length * part // 4 - 1 for part in range(1, 5)]
 
 
 @torch.no_grad()

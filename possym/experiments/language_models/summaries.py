@@ -104,7 +104,7 @@ def auc(labels: np.ndarray, values: np.ndarray) -> float:
     return float(stats.mannwhitneyu(chosen, others).statistic / (len(chosen) * len(others)))
 
 
-def clustered_auc(table: pd.DataFrame, label: str, value: str, seed: int = 0) -> Estimate:
+def clustered_auc(table: pd.DataFrame, label: str, value: str) -> Estimate:
     """Return the AUC of a score for a job, its 95 % interval from resampled models and layers, and a p-value.
 
     A draw takes models with replacement, and of each its layers with replacement: heads of one layer are not
@@ -115,7 +115,7 @@ def clustered_auc(table: pd.DataFrame, label: str, value: str, seed: int = 0) ->
     Args:
         table: `KEYS`, layer, the column ``label`` (bool) and the column ``value``, one row per head.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     models = [model for _, model in table.groupby(KEYS)]
     layers = [[(l[label].to_numpy(), l[value].to_numpy()) for _, l in model.groupby("layer")] for model in models]
     observed = auc(table[label].to_numpy(), table[value].to_numpy())
@@ -177,9 +177,9 @@ def plane_trend(planes: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*KEYS, "trend"])
 
 
-def far_loss(length: pd.DataFrame, trained: int, factor: int = 4) -> pd.DataFrame:
-    """Return per model and edit the mean held-out loss at positions from ``factor`` times the trained length on."""
-    far = length[length["position"] >= factor * trained]
+def far_loss(length: pd.DataFrame, trained: int) -> pd.DataFrame:
+    """Return per model and edit the mean held-out loss at positions from four times the trained length on."""
+    far = length[length["position"] >= 4 * trained]
     return far.groupby([*KEYS, "edit"], as_index=False)["loss"].mean()
 
 

@@ -33,6 +33,7 @@ from possym.results.published import published
 
 STEP = "Training step"
 TASKS = ("number", "letter")
+NEAR = 0.06  # scores of heads that share a label differ by at most so much
 
 
 def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
@@ -266,12 +267,11 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
     )
 
 
-def labels_of_neighbours(plane: pd.DataFrame, near: float = 0.06) -> pd.Series:
+def labels_of_neighbours(plane: pd.DataFrame) -> pd.Series:
     """Return one label for each group of heads that lie together at a step: their layers; "" for the group's others.
 
     Args:
         plane: task, step, layer, positional, symbolic.
-        near: largest distance from the first head of a group, in score.
 
     >>> heads = {"task": "letter", "step": 0, "layer": [0, 1, 2, 5], "positional": [0, 0, 0, 1], "symbolic": 0.5}
     >>> labels_of_neighbours(pd.DataFrame(heads)).tolist()
@@ -285,8 +285,8 @@ def labels_of_neighbours(plane: pd.DataFrame, near: float = 0.06) -> pd.Series:
             apart = (
                 (left[["positional", "symbolic"]] - first[["positional", "symbolic"]].astype(float)).pow(2).sum(axis=1)
             )
-            labels[left.index[0]] = runs(left["layer"][apart <= near**2].tolist())
-            left = left[apart > near**2]
+            labels[left.index[0]] = runs(left["layer"][apart <= NEAR**2].tolist())
+            left = left[apart > NEAR**2]
     return labels
 
 

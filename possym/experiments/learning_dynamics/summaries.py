@@ -257,7 +257,7 @@ def top_layer_last(heads: pd.DataFrame) -> pd.Series:
     return below.notna() & (last.fillna(float("inf")).reindex(below.index) > below)
 
 
-def model_ends(tables: dict[str, pd.DataFrame], level: float = 0.9, gamma: float = 0.1) -> pd.DataFrame:
+def model_ends(tables: dict[str, pd.DataFrame], level: float = 0.9) -> pd.DataFrame:
     """Return what became of every model: task, seed, learnt, gap, symbolic, top_last, accuracy, best, best_step.
 
     ``learnt`` is the step at which the last hop count reaches ``level`` and ``gap`` how much later that is than the
@@ -268,7 +268,6 @@ def model_ends(tables: dict[str, pd.DataFrame], level: float = 0.9, gamma: float
     Args:
         tables: of the study.
         level: of learning.
-        gamma: of purity.
 
     Raises:
         InputError: a column is missing, or ``level`` is not between 0 and 1.
@@ -280,7 +279,7 @@ def model_ends(tables: dict[str, pd.DataFrame], level: float = 0.9, gamma: float
     )
     steps = learnt_steps(accuracy, level).groupby(key)["step"]
     last = steps.max(skipna=False)
-    pure = heads[heads["gamma"] == gamma]
+    pure = heads[heads["gamma"] == 0.1]
     columns = {
         "learnt": last,
         "gap": last - steps.min(),

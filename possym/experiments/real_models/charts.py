@@ -41,10 +41,10 @@ FREQUENCY = "frequency ID (1 is the fastest)"
 LEVEL = 0.05  # of a test
 
 
-def score_color(title: str | None = None) -> alt.Color:
+def score_color() -> alt.Color:
     """Return the colours of the two scores; the legend stays opaque where a pale band is drawn too."""
     scale = alt.Scale(domain=list(SCORE_COLORS), range=list(SCORE_COLORS.values()))
-    return alt.Color("score:N", title=title, scale=scale).legend(symbolOpacity=1)
+    return alt.Color("score:N", title=None, scale=scale).legend(symbolOpacity=1)
 
 
 def across(title: str | None) -> alt.X:

@@ -188,10 +188,10 @@ def abilities(
     )
 
 
-def next_token(model: Any, tokens: Tensor, at_once: int = 4096) -> tuple[Tensor, Tensor]:
+def next_token(model: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Return the loss (n, T − 1) of every next token, in nats, and whether it was the model's first choice."""
     losses, right = [], []
-    for some in tokens.split(max(1, at_once // tokens.shape[1])):
+    for some in tokens.split(max(1, 4096 // tokens.shape[1])):
         some = some.to(model.get_input_embeddings().weight.device)
         with torch.no_grad():
             logits = model(some, use_cache=False).logits[:, :-1].float()

@@ -82,17 +82,17 @@ def by_correctness(heads: pd.DataFrame, prompts: pd.DataFrame, task: str, blocks
     return {right: mean_heads(part, task, blocks) for right, part in parts.items() if not part.empty}
 
 
-def pure_heads(heads: pd.DataFrame, task: str, gamma: float = 0.1) -> pd.DataFrame:
+def pure_heads(heads: pd.DataFrame, task: str) -> pd.DataFrame:
     """Return how many heads are pure on a task, by form of the score, with the first token moved and held.
 
-    Columns: positional, symbolic; rows: (form, blocks). Pure is one mean score at least 1 − ``gamma`` and the other at
-    most ``gamma``.
+    Columns: positional, symbolic; rows: (form, blocks). Pure is one mean score at least 0.9 and the other at
+    most 0.1.
     """
     found = {}
     for form in FORMS:
         for blocks in ("tokens", HELD):
             means = mean_heads(heads, task, blocks, form)[["positional", "symbolic"]]
-            high, low = means >= 1 - gamma, means <= gamma
+            high, low = means >= 0.9, means <= 0.1
             found[form, blocks] = {
                 "positional": int((high["positional"] & low["symbolic"]).sum()),
                 "symbolic": int((high["symbolic"] & low["positional"]).sum()),
@@ -196,20 +196,19 @@ def gathered(planes: pd.DataFrame) -> pd.DataFrame:
     return pd.Series(direction, index=planes.index).groupby(keys).mean().abs().unstack("role").rename_axis(columns=None)
 
 
-def heads_whose_keys_gather(directions: pd.DataFrame, planes: pd.DataFrame, count: int = 3) -> pd.DataFrame:
-    """Return per head the mean resultant length of keys and of queries over the planes with the largest logits.
+def heads_whose_keys_gather(directions: pd.DataFrame, planes: pd.DataFrame) -> pd.DataFrame:
+    """Return per head the mean resultant length of keys and of queries over the three planes with the largest logits.
 
     Args:
         directions: the study's table: layer, head, frequency_id, key, query.
         planes: layer, head, frequency_id, logit_norm, one row per plane.
-        count: planes of a head that count.
 
     Returns:
         layer, head, key, query, more: whether keys gather more than queries do.
     """
     table = directions.merge(planes[[*HEAD, "frequency_id", "logit_norm"]], on=[*HEAD, "frequency_id"])
     place = table.groupby(HEAD)["logit_norm"].rank(ascending=False, method="first")
-    means = table[place <= count].groupby(HEAD)[["key", "query"]].mean().reset_index()
+    means = table[place <= 3].groupby(HEAD)[["key", "query"]].mean().reset_index()
     return means.assign(more=means["key"] > means["query"])
 
 

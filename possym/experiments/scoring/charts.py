@@ -71,24 +71,21 @@ def relocated_heatmap(heads: Mapping[str, Tensor], title: str, contents: Sequenc
     )
 
 
-def two_knobs(keys: int = 6, angle: float = 0.4, spread: float = 0.0) -> alt.LayerChart:
+def two_knobs() -> alt.LayerChart:
     """Return the relocated logits of a head with one RoPE plane, drawn in the page as two sliders move.
 
     Content a is the unit vector at angle a · spread, the query the unit vector at angle 0, at the position after the
     last key: M[a, b] = cos(a · spread − (keys − b) · angle). Below the picture stand its two deviations A and B.
-
-    Args:
-        keys: number of keys.
-        angle, spread: where the sliders start, in radians, 0 to 1.
     """
+    keys = 6
     turn = alt.param(
         name="angle",
-        value=angle,
+        value=0.4,
         bind=alt.binding_range(min=0, max=1, step=0.05, name="RoPE angle θ (rad per position) "),
     )
     differ = alt.param(
         name="spread",
-        value=spread,
+        value=0.0,
         bind=alt.binding_range(min=0, max=1, step=0.05, name="Angle between contents (rad) "),
     )
     grid = pd.DataFrame([{"content": a, "place": b} for a in range(keys) for b in range(keys)])

@@ -333,13 +333,12 @@ def composition_table(config: Config, device: torch.device) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def trained_tightness(study: Study, config: learning_dynamics.Config, sequences: int = 200) -> pd.DataFrame:
+def trained_tightness(study: Study, config: learning_dynamics.Config) -> pd.DataFrame:
     """Return how near the trained heads of `learning_dynamics` come to the exclusion bound.
 
     Args:
         study: that study's result, which holds a trained model of each task.
         config: its configuration.
-        sequences: number of sequences of each task, drawn with the configuration's seed.
 
     Returns:
         DataFrame task, layer, head, variance, bound, ratio, leaning: means over sequences, the ratio of the means,
@@ -349,7 +348,7 @@ def trained_tightness(study: Study, config: learning_dynamics.Config, sequences:
     for task in config.tasks:
         model = learning_dynamics.trained_model(study, config, task)
         draw = torch.Generator().manual_seed(config.seed)
-        tokens = learning_dynamics.TASKS[task]().sample(sequences, generator=draw).tokens
+        tokens = learning_dynamics.TASKS[task]().sample(200, generator=draw).tokens
         with torch.no_grad():
             queries, keys, _ = model.trace(tokens)
         own = tokens.shape[-1] - 1

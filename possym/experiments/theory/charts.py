@@ -15,7 +15,7 @@ def curve_color(names: list[str]) -> alt.Color:
     return alt.Color("curve:N", title=None).scale(domain=names, range=colors)
 
 
-def index_discrepancy(theta: float = 0.8, length: int = 100) -> alt.LayerChart:
+def index_discrepancy() -> alt.LayerChart:
     """Return T_Index's exact discrepancy over all inputs with theorem 3.2's bound, computed in the page.
 
     With C(m) the largest cosine of kθ, 1 ≤ k ≤ m, the smallest discrepancy at n is 1 − C(n − 1) and the largest
@@ -41,15 +41,15 @@ def index_discrepancy(theta: float = 0.8, length: int = 100) -> alt.LayerChart:
         [smallest, largest, bound],
         "Index: the bound holds for the worst input; for others it breaks as inputs grow",
         "T_Index's discrepancy over all inputs of length n, exact, and min{1 − cos θ, 2π²/n²}",
-        [slider("theta", theta, 0.01, 3.1, 0.01, "Angle θ (rad per position)")],
-        length,
+        [slider("theta", 0.8, 0.01, 3.1, 0.01, "Angle θ (rad per position)")],
+        100,
         "Interactive line chart on a logarithmic axis: smallest and largest discrepancy of T_Index by length, and the "
         "bound of theorem 3.2, which lies between them for long inputs.",
         log=True,
     )
 
 
-def retrieval_discrepancy(theta: float = 0.0027, alphabet: int = 8, length: int = 200) -> alt.LayerChart:
+def retrieval_discrepancy() -> alt.LayerChart:
     """Return T_Retrieval's exact margin over all inputs with theorem 3.2's bound, computed in the page.
 
     The margin at n is the smallest of cos(aθ) − W(b) over distances a ≠ b below n, W(b) the largest logit of a
@@ -86,10 +86,10 @@ def retrieval_discrepancy(theta: float = 0.0027, alphabet: int = 8, length: int 
         ),
         "T_Retrieval's smallest margin over all inputs of length n, exact, and 1 − cos(ω − nθ); below 0 it errs",
         [
-            slider("theta", theta, 0, 0.05, 0.0001, "Angle θ (rad per position)"),
-            slider("alphabet", alphabet, 2, 26, 1, "Letters |ALPH|"),
+            slider("theta", 0.0027, 0, 0.05, 0.0001, "Angle θ (rad per position)"),
+            slider("alphabet", 8, 2, 26, 1, "Letters |ALPH|"),
         ],
-        length,
+        200,
         "Interactive line chart: margin of T_Retrieval's worst input by length, and the bound of theorem 3.2. With a "
         "slow angle the margin crosses zero near half of the length where the bound touches it.",
         log=False,
@@ -174,7 +174,7 @@ def temperature_chart(index: pd.DataFrame, retrieval: pd.DataFrame) -> alt.Layer
     )
 
 
-def weight_by_position(turns: float = 0.6, length: int = 16, beta: float = 2.0) -> alt.LayerChart:
+def weight_by_position() -> alt.LayerChart:
     """Return w_max(j) of both constructions, computed in the page as sliders move nθ, n and β."""
     pairs = (
         alt.Chart(alt.sequence(0, 1024, as_="k"))
@@ -195,9 +195,9 @@ def weight_by_position(turns: float = 0.6, length: int = 16, beta: float = 2.0) 
     return (
         alt.layer(*(part.mark_line(point={"size": 40}).encode(**encoding) for part in (positional, symbolic)))
         .add_params(
-            slider("turns", turns, 0.05, 3, 0.05, "nθ in turns (of 2π)"),
-            slider("n", length, 3, 32, 1, "Number of keys n"),
-            slider("beta", beta, 0.5, 8, 0.5, "Inverse temperature β"),
+            slider("turns", 0.6, 0.05, 3, 0.05, "nθ in turns (of 2π)"),
+            slider("n", 16, 3, 32, 1, "Number of keys n"),
+            slider("beta", 2.0, 0.5, 8, 0.5, "Inverse temperature β"),
         )
         .properties(
             title=alt.Title(

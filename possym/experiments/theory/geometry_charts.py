@@ -11,13 +11,9 @@ SIDE = 108  # pixels of a plane that spans −1.2 to 1.2
 RING = 3.141593 * (SIDE / 2.4) ** 2  # a point of radius 1, whose size is its area
 
 
-def turning_planes(frequency_ids: tuple[int, ...] = (1, 18, 42, 64), dim: int = WIDTH) -> alt.FacetChart:
-    """Return the planes of some frequency IDs with a key's vector turned to its position, which a slider sets.
-
-    Args:
-        frequency_ids: frequency IDs, from 1.
-        dim: width of the head.
-    """
+def turning_planes() -> alt.FacetChart:
+    """Return the planes of four frequency IDs with a key's vector turned to its position, which a slider sets."""
+    frequency_ids, dim = (1, 18, 42, 64), WIDTH
     angles = [10000 ** (-2 * (k - 1) / dim) for k in frequency_ids]
     names = [f"ID {k}: {angle:.4f} rad" for k, angle in zip(frequency_ids, angles, strict=True)]
     table = pd.DataFrame({"plane": names, "angle": angles})
@@ -71,12 +67,9 @@ def scaled_angle(dim: int = WIDTH) -> str:
     return f"datum.k < floor(proportion * {dim} / 2) ? ({expression}) : 0"
 
 
-def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
-    """Return each plane's wavelength against the input's length, with and without a scaling, as sliders move.
-
-    Args:
-        dim: width of the head.
-    """
+def wavelengths() -> alt.LayerChart:
+    """Return each plane's wavelength against the input's length, with and without a scaling, as sliders move."""
+    dim = WIDTH
     params = [
         alt.param(name="scaling", value="linear", bind=alt.binding_select(options=list(SCALINGS), name="Scaling ")),
         slider("logbase", 4, 2, 7, 0.1, "Base"),
@@ -145,7 +138,7 @@ def wavelengths(dim: int = WIDTH) -> alt.LayerChart:
     )
 
 
-def index_logits(theta: float = 0.8, length: int = 30, value: int = 10) -> alt.LayerChart:
+def index_logits() -> alt.LayerChart:
     """Return T_Index's logits by distance, in the page as sliders move angle, length and the integer asked for."""
     base = (
         alt.Chart(alt.sequence(0, 101, as_="d"))
@@ -176,9 +169,9 @@ def index_logits(theta: float = 0.8, length: int = 30, value: int = 10) -> alt.L
     return (
         (stems + points + rival)
         .add_params(
-            slider("theta", theta, 0.05, 3.1, 0.01, "Angle θ (rad per position)"),
-            slider("n", length, 2, 100, 1, "Length n"),
-            slider("sigma", value, 0, 99, 1, "Integer σ asked for"),
+            slider("theta", 0.8, 0.05, 3.1, 0.01, "Angle θ (rad per position)"),
+            slider("n", 30, 2, 100, 1, "Length n"),
+            slider("sigma", 10, 0, 99, 1, "Integer σ asked for"),
             alt.param(name="sigma_most", expr="n - 1"),
         )
         .properties(
