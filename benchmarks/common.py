@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from possym.results import atomic_write, environment
 
@@ -53,6 +55,31 @@ def median_ms(function: Callable[[], object], device: torch.device, repeats: int
     return 1e3 * statistics.median(times[1:])
 
 
+def count_launches(function: Callable[[], object], device: torch.device) -> int:
+    """Return how many kernels a call launches on a GPU; on a CPU, how many operations that are no views it does."""
+    if device.type == "cuda":
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+            function()
+            synchronize(device)
+        return sum(event.count for event in profiled.key_averages() if "LaunchKernel" in event.key)
+    with Operations() as counted:
+        function()
+    return counted.count
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations done while it is on, views left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        aliases = (returned.alias_info for returned in function._schema.returns)
+        self.count += not any(alias is not None and not alias.is_write for alias in aliases)
+        return function(*args, **(kwargs or {}))
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until the device has done all it was asked."""
     if device.type == "cuda":
@@ -61,6 +88,7 @@ def synchronize(device: torch.device) -> None:
 
 def report(rows: list[dict], path: Path, device: torch.device, **facts: object) -> None:
     """Print the rows as a table and write them to ``path`` with device, versions, commit and date."""
+    facts["host"] = processor()
     print(pd.DataFrame(rows).to_string(index=False))
     for name, value in facts.items():
         print(f"{name}: {value}")
@@ -69,3 +97,11 @@ def report(rows: list[dict], path: Path, device: torch.device, **facts: object) 
     record = {"date": date, **environment(str(device)), **facts, "rows": rows}
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def processor() -> str:
+    """Return the name of the processor and how many cores this program may use."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()}, {len(os.sched_getaffinity(0))} cores"

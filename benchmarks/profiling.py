@@ -6,9 +6,18 @@ Llama-3-8B with random weights at 2,048 and 8,192 tokens, in bfloat16. Same prom
 - *forward*: the model as transformers runs it, logits of the last token alone;
 - *capture*: the same with queries and keys taken, and nothing done with them;
 - *probe*: the model is asked how it rotates, once as long as its parameters stay as they are;
-- *profile*: every head scored, the tables included, on a model that has been asked;
+- *profile*: every head scored, the tables included, on a model that has been asked, swaps weighed by ratios; and
+  *profile, absolute*: by differences;
+- *16 queries*: the same with 16 query positions, evenly over the prompt; *of_one* is over one query at its end;
 - *profile with frequencies*: every RoPE plane scored too. Each swap of each plane needs two exponentials; *floor* is
   the time of that many exponentials alone, in place on a buffer that stays in cache.
+
+On a GPU one more model, two layers of Llama-3-8B's shape, reads 32,768, 65,536 and 131,072 tokens. There *floor* is the
+time of the products alone that relocated logits are. What is launched is counted beside every time: kernels on a GPU,
+operations on a CPU.
+
+To compare with another commit on the same machine in the same run, put its library first:
+``git archive COMMIT possym | tar -x -C FOLDER``, then ``PYTHONPATH=FOLDER python benchmarks/profiling.py``.
 
 On a CPU the scores are also compared with the procedure they replace: for every swap, move the hidden states that
 enter each layer and let its attention run again (2605.31558, appendix D).
@@ -16,9 +25,10 @@ enter each layer and let its attention run again (2605.31558, appendix D).
 
 import itertools
 import time
+from collections.abc import Callable, Sequence
 
 import torch
-from common import median_ms, parser, report, synchronize
+from common import count_launches, median_ms, parser, report, synchronize
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig
 
@@ -29,20 +39,23 @@ from possym.models import hub
 from possym.results import choose_device
 from possym.scores import plane_scores, scores_and_exclusion, swap_scores
 
+LLAMA = dict(
+    vocab_size=128256,
+    hidden_size=4096,
+    intermediate_size=14336,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    max_position_embeddings=8192,
+    rope_parameters=dict(rope_type="default", rope_theta=500000.0),
+)
 SHAPES = {
     "gemma-2-2b shape": Gemma2Config(),
-    "Llama-3-8B shape": LlamaConfig(
-        vocab_size=128256,
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        max_position_embeddings=8192,
-        rope_parameters=dict(rope_type="default", rope_theta=500000.0),
-    ),
+    "Llama-3-8B shape": LlamaConfig(**LLAMA),
 }
 TEMPERATURE = 0.1
+LONG = (2**15, 2**16, 2**17)
+TWO_LAYERS = LLAMA | dict(num_hidden_layers=2, max_position_embeddings=max(LONG))
 
 
 def random_model(config: object, device: torch.device) -> nn.Module:
@@ -73,27 +86,63 @@ def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> l
     planes = int((capture.coverage.planes * capture.coverage.heads).sum())
     keys = len(tokens) - 1
     floor = exponentials_ms(planes * keys * (keys - 1), device) if frequencies else None
-    options = dict(temperature=TEMPERATURE, relative=False, progress=False)
+    length = len(tokens)
+    queries = [length * k // 16 - 1 for k in range(1, 17)]
+    absolute = dict(temperature=TEMPERATURE, relative=False)
     ways = {
-        "forward": (lambda: model(tokens[None], use_cache=False, logits_to_keep=1), 5),
-        "capture": (lambda: capture.run(tokens, lambda inputs: None), 5),
-        "profile": (lambda: possym.profile(model, tokens, **options), 5),
+        "forward": (lambda: model(tokens[None], use_cache=False, logits_to_keep=1), 3),
+        "capture": (lambda: capture.run(tokens, lambda inputs: None, together=True), 3),
+        "profile": (lambda: possym.profile(model, tokens, progress=False), 3),
+        "profile, absolute": (lambda: possym.profile(model, tokens, progress=False, **absolute), 3),
     }
+    if length <= 4096:  # more takes minutes
+        ways["16 queries"] = lambda: possym.profile(model, tokens, query=queries, progress=False), 1
     if frequencies:
-        ways["profile with frequencies"] = lambda: possym.profile(model, tokens, per_frequency=True, **options), 1
+        ways["profile with frequencies"] = (
+            lambda: possym.profile(model, tokens, per_frequency=True, progress=False, **absolute),
+            1,
+        )
     rows = []
     for what, (function, repeats) in ways.items():
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        spent = median_ms(function, device, repeats)
-        row = {"model": name, "tokens": len(tokens), "what": what, "ms": spent}
-        row["of_forward"] = spent / rows[0]["ms"] if rows else 1.0
-        if device.type == "cuda":
-            row["peak_GiB"] = torch.cuda.max_memory_allocated(device) / 2**30
+        row = {"model": name, "tokens": length, "what": what} | cost(function, device, repeats)
+        row["of_forward"] = row["ms"] / rows[0]["ms"] if rows else 1.0
+        if what == "16 queries":
+            row["of_one"] = row["ms"] / rows[2]["ms"]
         if what == "profile with frequencies":
-            row |= {"floor_ms": floor, "of_floor": (spent - rows[2]["ms"]) / floor}
+            row |= {"floor_ms": floor, "of_floor": (row["ms"] - rows[3]["ms"]) / floor}
         rows.append(row)
-    return [*rows, {"model": name, "tokens": len(tokens), "what": "probe", "ms": probe}]
+    return [*rows, {"model": name, "tokens": length, "what": "probe", "ms": probe}]
+
+
+def cost(function: Callable[[], object], device: torch.device, repeats: int) -> dict[str, float]:
+    """Return the median milliseconds of a call, what it launches and, on a GPU, the most memory that it takes."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    row: dict[str, float] = {"ms": median_ms(function, device, repeats)}
+    if device.type == "cuda":
+        row["peak_GiB"] = torch.cuda.max_memory_allocated(device) / 2**30
+    return row | {"launches": count_launches(function, device)}
+
+
+def measure_long(config: LlamaConfig, lengths: Sequence[int], device: torch.device) -> list[dict]:
+    """Return the cost of two layers of a shape on long prompts, beside that of the products alone."""
+    model = random_model(config, device)
+    rows = []
+    for length in lengths:
+        tokens = torch.randint(config.vocab_size, (length,), generator=torch.Generator().manual_seed(0)).to(device)
+        shared = {"model": f"{config.num_hidden_layers} layers of Llama-3-8B", "tokens": length}
+        forward = cost(lambda tokens=tokens: model(tokens[None], use_cache=False, logits_to_keep=1), device, 1)
+        profiled = cost(lambda tokens=tokens: possym.profile(model, tokens, progress=False), device, 1)
+        width = config.hidden_size // config.num_attention_heads
+        some, everything = (torch.randn(n, width, device=device) for n in (min(512, length), length))
+        product = median_ms(lambda a=some, b=everything: a @ b.mT, device, 3)
+        heads = config.num_hidden_layers * config.num_attention_heads
+        profiled["floor_ms"] = product * length / len(some) * heads
+        profiled["of_floor"] = (profiled["ms"] - forward["ms"]) / profiled["floor_ms"]
+        if device.type == "cuda":
+            profiled["beyond_forward_GiB"] = profiled["peak_GiB"] - forward["peak_GiB"]
+        rows += [shared | {"what": "forward"} | forward, shared | {"what": "profile"} | profiled]
+    return rows
 
 
 def permute(model: nn.Module, tokens: Tensor) -> Tensor:
@@ -175,6 +224,7 @@ def main() -> None:
     """Run the benchmark."""
     options = parser(__doc__.split("\n")[0], "profiling.json")
     options.add_argument("--no-frequencies", action="store_true", help="leave the profile by frequency out")
+    options.add_argument("--no-long", action="store_true", help="leave the prompts of 32,768 and more tokens out")
     chosen = options.parse_args()
     device = torch.device(choose_device(chosen.device))
     chooser = torch.Generator().manual_seed(0)
@@ -187,10 +237,18 @@ def main() -> None:
             rows += measure(name, model, tokens, frequencies=False)
             del model
             torch.cuda.empty_cache()
+        if not chosen.no_long:
+            rows += measure_long(
+                LlamaConfig(**LLAMA | dict(num_hidden_layers=2, max_position_embeddings=max(LONG))), LONG, device
+            )
     else:
         model = hub.load(device=str(device), dtype="float32").model
         tokens = torch.randint(100, 40_000, (48 if chosen.tiny else 512,), generator=chooser).to(device)
         rows += measure(hub.DEFAULT, model, tokens, not chosen.no_frequencies)
+        if chosen.tiny:
+            rows += measure_long(
+                LlamaConfig(**LLAMA | dict(num_hidden_layers=2, hidden_size=512, vocab_size=50)), (64, 256), device
+            )
         if device.type == "cpu":
             rows += against_permuting(model, tokens[: 8 if chosen.tiny else 48])
     facts = dict(
