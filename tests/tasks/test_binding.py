@@ -93,6 +93,8 @@ def test_bad_draws_are_refused(words):
 def test_other_tokens_are_refused_by_the_solver(words):
     task = BindingTask(words, 4)
     batch = task.sample(2)
-    for tokens in (batch.tokens.float(), batch.tokens[0], batch.tokens.roll(1, 1)):
+    unnamed = batch.tokens.clone()
+    unnamed[1, -2] = next(k for k in range(len(words)) if k not in unnamed[1])
+    for tokens in (batch.tokens.float(), batch.tokens[0], batch.tokens.roll(1, 1), unnamed):
         with pytest.raises(InputError, match="tokens"):
             task.solve(tokens)

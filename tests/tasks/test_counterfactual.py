@@ -72,6 +72,8 @@ def test_marks_are_what_the_shortcut_guesses_from():
 def test_the_same_generator_gives_the_same_sequences():
     first, again = (conflicts(9, "disagree", hops=2, generator=torch.Generator().manual_seed(4)) for _ in range(2))
     assert torch.equal(first[0].tokens, again[0].tokens) and torch.equal(first[1], again[1])
+    other = conflicts(9, "disagree", hops=2, generator=torch.Generator().manual_seed(5))
+    assert (other[0].tokens != first[0].tokens).any(1).all()
     assert torch.equal(conflicts(9, "cut", hops=2)[0].tokens, conflicts(9, "cut", hops=2)[0].tokens)
 
 

@@ -4,10 +4,12 @@ import pydoc_data.topics
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, processors
+from transformers import PreTrainedTokenizerFast
 
 from possym.errors import InputError
 from possym.models import hub
-from possym.tasks.text import byte_pieces, natural_text, text_tokens
+from possym.tasks.text import beginning_token, byte_pieces, natural_text, text_tokens
 
 
 def test_rows_are_the_beginnings_of_the_longest_topics():
@@ -23,6 +25,13 @@ def test_rows_are_the_beginnings_of_the_longest_topics():
         text_tokens(tokenizer, len(longest), 4000)
     with pytest.raises(InputError):
         text_tokens(tokenizer, 1, True)
+
+
+@pytest.mark.parametrize("template, bos, expected", [("<s> $A", "<s>", 0), ("$A", "<s>", None), ("<s> $A", None, None)])
+def test_a_beginning_token_is_one_that_is_there_and_stands_first(template, bos, expected):
+    core = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, "b": 2}, unk_token="b"))
+    core.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<s>", 0)])
+    assert beginning_token(PreTrainedTokenizerFast(tokenizer_object=core, bos_token=bos)) == expected
 
 
 def test_byte_pieces_are_the_whole_text_in_random_order():
