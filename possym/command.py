@@ -1,7 +1,7 @@
 """The command line: ``possym profile``, ``compare``, ``audit`` and ``studies``; ``python -m possym`` is the same.
 
-What was asked for goes to standard output, with ``--json`` as one JSON document; progress and errors go to standard
-error. The exit status is 0, or 1 where something failed or differs, or 2 for input that cannot be read.
+Results go to standard output, with ``--json`` as one JSON document; progress and errors go to standard error. The exit
+status is 0, 1 if something failed or differs, or 2 if the input cannot be read.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run what the command line asks for.
 
     Args:
-        words: the arguments; those of the process without any.
+        words: the arguments; None for those of the process.
 
     Returns:
         The exit status.

@@ -1,7 +1,7 @@
-"""The errors possym raises, each saying what was given, what was expected and what to do; what counts as a number.
+"""The errors that possym raises, each with what was given, what was expected and what to do; and the rules for numbers.
 
-A whole number is an int or anything that says it is one (a numpy integer, a tensor or array that holds one integer
-and has no dimension); a real number likewise. True and False are no numbers, nor are integers that 64 bits do not hold.
+A whole number is an int or anything equivalent (a numpy integer, a tensor or array without dimensions that holds one
+integer); likewise for real numbers. True, False and integers beyond 64 bits are not numbers.
 """
 
 import numbers
@@ -101,7 +101,7 @@ class EndpointError(PossymError):
 
 
 class DeviceError(PossymError):
-    """A process that worked on one of several devices failed or was killed."""
+    """A process on one of several devices failed or was killed."""
 
 
 class MissingPackageError(PossymError, ImportError):
@@ -109,7 +109,7 @@ class MissingPackageError(PossymError, ImportError):
 
 
 def install_command(extra: str) -> str:
-    """Return what to type to install an extra. There is no release yet, so it is typed in a checkout.
+    """Return the command that installs an extra, in a checkout, since there is no release yet.
 
     >>> install_command("plots")
     "pip install '.[plots]' in the checkout of possym"

@@ -1,8 +1,8 @@
 """Rotary position embedding: frequencies, rotation and the two ways of pairing dimensions.
 
-A RoPE plane is a pair of dimensions that turns by one angle a position. Frequency ID 1 is the fastest
-plane. The convention throughout possym: a vector at position p is turned by +p·g (counter-clockwise in
-its plane), so the logit between a query at i and a key at j sees the turn (i − j)·g.
+A RoPE plane is a pair of dimensions that turns by one angle per position. Frequency ID 1 is the fastest plane. The
+convention throughout possym: a vector at position p is turned by +p·g (counter-clockwise in its plane), so the logit
+between a query at i and a key at j depends on the turn (i − j)·g.
 """
 
 import math
@@ -82,7 +82,7 @@ def rotate(x: Tensor, positions: Tensor | float, frequencies: Tensor, layout: st
 def rotate_by(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     """Turn every plane of ``x`` (..., D) by the angle whose cosine and sine (..., F) are given.
 
-    Cosines and sines that a model has scaled scale the planes too; −``sin`` applies the transpose.
+    If a model has scaled its cosines and sines, the planes are scaled too; −``sin`` applies the transpose.
 
     >>> rotate_by(torch.tensor([1.0, 0.0]), torch.tensor([0.0]), torch.tensor([1.0]), "half")
     tensor([0., 1.])
@@ -124,7 +124,7 @@ def pairs(x: Tensor, count: int, layout: str) -> Tensor:
 
 
 def as_complex(x: Tensor, count: int, layout: str) -> Tensor:
-    """Return the first ``count`` pairs of dimensions of ``x`` (..., D) as complex numbers, a view where they lie so.
+    """Return the first ``count`` pairs of dimensions of ``x`` (..., D) as complex numbers, a view where possible.
 
     >>> as_complex(torch.arange(4.0), 2, "half")
     tensor([0.+2.j, 1.+3.j])

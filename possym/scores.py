@@ -1,13 +1,13 @@
 """Positional and symbolic scores of an attention head, exactly and in closed form.
 
-Everything follows from the *relocated logits* M: M[a, b] is the logit of key content a put at the position of
-key b, the query held. The observed logits are the diagonal of M. A head is positional where M[a, b] depends
-on the position b alone, symbolic where it depends on the content a alone.
+Everything follows from the *relocated logits* M: M[a, b] is the logit of key content a at the position of key b, for a
+fixed query. The observed logits are the diagonal of M. A head is positional where M[a, b] depends on the position b
+alone, symbolic where it depends on the content a alone.
 
 - `relocated_logits` computes M from queries and keys before rotation, for whole heads or plane by plane.
 - `swap_scores` turns M into the two scores of the papers, over all swaps of tokens or of blocks.
 - `effective_swaps` counts the swaps that such a score rests on.
-- `exclusion` turns M into the bound that keeps a head from being both.
+- `exclusion` turns M into the bound that prevents a head from being both.
 - `purity` names a head's kind.
 - `head_scores`, `scores_and_exclusion` and `plane_scores` do the same for `possym.profile`, without checks and in
   fewer passes; `head_scores` without ever holding a large matrix.
@@ -141,20 +141,20 @@ def swap_scores(
     temperature: float = 1e-4,
     relative: bool = False,
 ) -> Scores:
-    """Score a head by what its attention does when two blocks of keys change places.
+    """Score a head by the effect on its attention of swapping two blocks of keys.
 
-    For each pair of blocks let v hold the mean attention of the first and the second position, and v′ the same
-    after the swap. A positional head leaves v as it is, a symbolic head reverses it:
-    positional = Σ α cos(v′, v), symbolic = Σ α cos(v′, reverse(v)), where α is a softmax over all pairs of
-    δ / ``temperature``, δ being the difference of the two blocks' attention. With ``relative`` it is a softmax of
-    log δ / ``temperature``: swaps count in proportion to δ^(1/τ), at τ = 1 to δ itself. What is attended but not moved
-    divides every δ by one number, so it cannot change such weights, however much it takes.
+    For each pair of blocks let v hold the mean attention of the first and the second position, and v′ the same after
+    the swap. A positional head leaves v as it is, a symbolic head reverses it: positional = Σ α cos(v′, v), symbolic =
+    Σ α cos(v′, reverse(v)), where α is a softmax over all pairs of δ / ``temperature``, δ being the difference of the
+    two blocks' attention. With ``relative`` it is a softmax of log δ / ``temperature``: swaps count in proportion to
+    δ^(1/τ), at τ = 1 to δ itself. Attention on keys that do not move divides every δ by one number, so it does not
+    change these weights.
 
-    Blocks of equal length exchange their tokens one for one: token t of one goes to position t of the other.
-    Where lengths differ, the first position begins where the first block began, the second ends where the second
-    block ended, what lies between shifts by the difference of the lengths, and each entry of v′ is the mean
-    over the positions that the arriving block now occupies. (The shifted tokens change only the softmax's
-    normaliser, which no cosine sees.)
+    Blocks of equal length exchange their tokens one for one: token t of one goes to position t of the other. Where
+    lengths differ, the first position begins where the first block began, the second ends where the second block ended,
+    the tokens between shift by the difference of the lengths, and each entry of v′ is the mean over the positions that
+    the arriving block now occupies. (The shifted tokens change only the softmax's normaliser, which cancels in every
+    cosine.)
 
     Args:
         relocated: (..., T, T) relocated logits, see `relocated_logits`.
@@ -163,7 +163,7 @@ def swap_scores(
         blocks: None for single tokens, else (start, stop) pairs in order and not overlapping, at least two.
             Keys outside every block take part in the attention.
         temperature: τ of the weights α, positive. 2605.31558 uses 1e-4.
-        relative: weigh swaps by ratios of their differences. `possym.profile` does, at τ = 1.
+        relative: weigh swaps by ratios of their differences, as `possym.profile` does at τ = 1.
 
     Returns:
         `Scores`; entropy, in nats, of the attention before any swap.
@@ -198,7 +198,7 @@ def effective_swaps(
 ) -> Tensor:
     """Return how many swaps the scores of `swap_scores` rest on: the exponential of the entropy of α.
 
-    It lies between 1, one swap has all the say, and the number of pairs, all swaps count alike.
+    It is 1 if a single swap counts, and the number of pairs if all swaps count equally.
 
     Args:
         logits: (..., T) observed logits, the diagonal of the relocated logits.
@@ -597,7 +597,7 @@ def run_mean(relocated: Tensor, contents: Tensor, positions: Tensor, lengths: Te
 
 
 def exclusion(relocated: Tensor) -> Exclusion:
-    """Return the variance of a head's logits and the bound that its two deviations put on it.
+    """Return the variance of a head's logits and the bound on it from the two deviations.
 
     With M the relocated logits of N keys, positional deviation A = Σ (M[a, b] − M[b, b])², symbolic deviation
     B = Σ (M[a, b] − M[a, a])², and the exclusion principle reads variance ≤ (A + B)/N²: a head that is nearly

@@ -1,18 +1,18 @@
 """Queries and keys of every attention layer of a Hugging Face RoPE model, taken in one forward pass.
 
-- `Capture(model)` finds out, layer by layer and by asking the model itself, which dimensions form the RoPE planes,
-  and checks its reading against the model's own rotation at other positions.
+- `Capture(model)` finds the RoPE planes of each layer by running the model itself, and checks its reading against the
+  model's own rotation at other positions.
 - `Capture.run(tokens, visit)` runs the model once and hands each layer's `LayerInputs` to ``visit`` while the pass
   goes on, so that memory does not grow with the layers; small layers that are alike can come together.
 - `LayerInputs.relocated_logits` gives the logit of every key content at every key position.
-- `rope_audit` puts what was found beside what the model's configuration says.
+- `rope_audit` compares the measured rotation with the model's configuration.
 
 What is captured is handed on unchanged, under the model's own mask. A softcap counts where it is applied, which SDPA
-does not. How a model is listened to is in `possym.capture.hooks`, how a rotation is found in `possym.capture.probe` and
-`possym.capture.rope_layout`.
+does not. `possym.capture.hooks` attaches to a model; `possym.capture.probe` and `possym.capture.rope_layout` find its
+rotation.
 
-Keys are contents frozen where they were computed. In layer 0, relocating a key equals moving its token; deeper it is
-the counterfactual that the papers' code uses too.
+Keys are contents as they were computed. In layer 0, relocating a key equals moving its token; in deeper layers it is a
+counterfactual, as in the papers' code.
 """
 
 from possym.capture.audit import rope_audit

@@ -1,11 +1,10 @@
-"""How each layer of a model really rotates, beside what the model's configuration says.
+"""The measured rotation of each layer of a model, compared with the model's configuration.
 
 - `rope_audit` measures in one forward pass and compares.
 - `measured_rope` is what a layer did, `claimed_rope` what its configuration says.
 
-A loader that drops ``rope_scaling``, turns the wrong layers or forgets a window makes a model that still runs and still
-writes: only its long prompts are bad. What is measured is compared with the configuration and with nothing else, so a
-configuration that is wrong itself is not found.
+If a loader drops ``rope_scaling``, rotates the wrong layers or forgets a window, the model still runs and writes; only
+long prompts suffer. The audit compares with the configuration alone, so it cannot find a wrong configuration.
 """
 
 import math
@@ -30,12 +29,12 @@ ROTATING_WINDOWS = ("cohere2", "exaone4", "exaone_moe")  # families whose full l
 
 
 def rope_audit(model: nn.Module, *, length: int | None = None) -> pd.DataFrame:
-    """Measure how each layer of a model rotates and what it sees, beside what the model's configuration claims.
+    """Measure the rotation and window of each layer of a model, and compare them with its configuration.
 
     Args:
         model: a causal transformers model with rotary attention, see `possym.capture.Capture`.
         length: tokens of the measuring pass. None: enough for the widest window and for scaling that depends on the
-            length, from 64 to 1,025. What starts beyond it is neither seen nor called a difference.
+            length, from 64 to 1,025. Anything that starts beyond this length is not measured.
 
     Returns:
         One row per layer: ``layer``, ``attention`` (False for layers that mix tokens otherwise), ``differs`` (names of
@@ -51,7 +50,7 @@ def rope_audit(model: nn.Module, *, length: int | None = None) -> pd.DataFrame:
         - ``attention_factor``: by how much rotation lengthens queries and keys (YaRN, LongRoPE);
         - ``window``: the most keys that any query reads, missing where the whole pass is read.
 
-        What a configuration does not say is missing, and so is what was not measured: neither differs.
+        Values that the configuration does not state, or that were not measured, are missing and count as no difference.
 
     Raises:
         InputError: a length that is no whole number from 2.

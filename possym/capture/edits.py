@@ -1,7 +1,7 @@
-"""The frequency knob in a real model: chosen RoPE frequencies of chosen heads stop turning, or fall silent.
+"""The frequency knob in a real model: stop or silence chosen RoPE frequencies of chosen heads.
 
-Only the logits change. A silenced plane adds nothing to them; an unrotated plane adds what query and key say to each
-other where they are, whatever the distance (p-RoPE, 2410.06205, at inference).
+Only the logits change. A silenced plane adds nothing to them; an unrotated plane adds the product of query and key
+without rotation, whatever the distance (p-RoPE, 2410.06205, at inference).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ def ablate_frequencies(
     heads: Mapping[int, Sequence[int]] | None = None,
     mode: str = "silence",
 ) -> Iterator[None]:
-    """Run a model with chosen frequencies of chosen heads edited; on leaving, the model is as it was.
+    """Run a model with chosen frequencies of chosen heads edited; the model is restored on leaving.
 
     Inside, the model is in evaluation mode and is called as usual, without a key-value cache of earlier tokens.
 

@@ -1,4 +1,4 @@
-"""Heads whose job is known: previous-token heads and induction heads, by the usual test on repeated random tokens."""
+"""Heads of known function: previous-token heads and induction heads, by the usual test on repeated random tokens."""
 
 import pandas as pd
 import torch
@@ -18,15 +18,15 @@ def repeated_tokens(
     *,
     beginning: int | None = None,
 ) -> Tensor:
-    """Return ``n`` sequences (n, 2·length) of random token ids without repetition, each said twice.
+    """Return ``n`` sequences (n, 2·length) of distinct random token ids, each sequence repeated once.
 
     Args:
         n: number of sequences.
-        length: tokens before they are said again.
+        length: tokens before the repetition.
         vocabulary: ids are drawn below it.
         generator: a CPU generator; None is a fresh one seeded 0.
         beginning: id of the beginning-of-text token, for models that always read one first (Gemma, Llama); it then
-            stands before the first saying, (n, 1 + 2·length), and nowhere else.
+            stands before the first copy, (n, 1 + 2·length), and nowhere else.
 
     Raises:
         InputError: counts that do not fit, or a vocabulary smaller than ``length``.
@@ -47,19 +47,19 @@ def repeated_tokens(
 
 
 def known_heads(model: nn.Module, tokens: Tensor) -> pd.DataFrame:
-    """Return how much each head does what previous-token and induction heads do.
+    """Return how strongly each head behaves as a previous-token and as an induction head.
 
     Args:
         model: a model that `possym.capture.Capture` reads.
-        tokens: (n, 2·length) sequences said twice, see `repeated_tokens`; of odd width they have a beginning-of-text
-            token first, which is attended to but asks nothing.
+        tokens: (n, 2·length) repeated sequences, see `repeated_tokens`; with odd width they begin with a
+            beginning-of-text token, which is attended to but is never a query.
 
     Returns:
         DataFrame: layer, head, previous_token (mean attention to the token before), induction (mean attention, in the
-        second saying, to the position after the token's first one).
+            second copy, to the token after the first occurrence).
 
     Raises:
-        InputError: sequences that are not said twice.
+        InputError: sequences that are not repeated.
 
     Source: Olsson et al. 2022, In-context learning and induction heads, section on prefix matching.
 

@@ -1,13 +1,13 @@
-"""The ledger: the claims of both papers and questions of our own, how each is measured here, and the verdict.
+"""The ledger: the claims of both papers and questions of our own, each with its measurement and verdict.
 
 Each study holds its claims in ``possym.experiments.<study>.claims``; a verdict is computed from stored results by the
 criterion that the claim states.
 
 - `rows`: all claims, and what they are measured on.
-- `multiplicity`: how many tests the ledger makes, and what correction leaves of them.
-- `table`, `page`, `figures`: how readers see them, and where.
+- `multiplicity`: the number of tests in the ledger, and their correction.
+- `table`, `page`, `figures`: their display.
 - `found`: the five findings of the landing page.
-- `comparison`, `reproduction`: two folders of results side by side; what is stored and what it took.
+- `comparison`, `reproduction`: two folders of results compared; the stored results and their cost.
 """
 
 import html

@@ -1,10 +1,10 @@
-"""Two folders of results side by side: which claims moved by more than their intervals, and which numbers differ.
+"""Compare two folders of results: which claims moved by more than their intervals, and which numbers differ.
 
     python -m possym.claims.comparison --new /elsewhere/results > report.md
 
-sets new results beside those that are committed; ``--old`` names others, ``--fail`` ends with 1 if anything moved.
+compares new results with the committed ones; ``--old`` names others, ``--fail`` exits with 1 if anything moved.
 
-Both sides are measured by the code that is here, so what moved is in the results. A claim counts as moved if
+The same code measures both sides, so differences come from the results. A claim counts as moved if
 
 - its verdict is another;
 - one of its numbers lies outside its old interval, which is the ledger's (a range over seeds, or a 95 % interval),

@@ -1,10 +1,10 @@
 """Which heads may forget: plans for the key–value cache, one entry per key head, and what they cost.
 
-- `measure` reads every key head's kind, distance and attention from a model's own passes; `keep` makes a plan of that,
-  or of a `possym.Profile`, by one of `RULES`; `CachePlan` is the plan;
+- `measure` reads every key head's kind, distance and attention from a model's own passes; `keep` makes a plan from
+  these, or from a `possym.Profile`, by one of `RULES`; `CachePlan` is the plan;
 - `applied` runs any model that possym reads under a plan, by a mask for each head; `holding` gives models of the Llama
   kind a cache that really holds less;
-- `possym.kv_cache.evaluation` takes the loss by position, the copying of repeated tokens and the recall of a needle;
+- `possym.kv_cache.evaluation` measures the loss by position, the copying of repeated tokens and the recall of a needle;
 - `possym.kv_cache.files` writes and reads plans: JSON, DuoAttention's two files, a configuration of transformers.
 
 A head that forgets keeps the first ``sink`` tokens and the latest ``window``, the query's own among them.

@@ -1,4 +1,4 @@
-"""A plan at work in any model that possym reads: every head sees what it would have kept, by a mask of its own."""
+"""Apply a plan to any model that possym reads: a mask for each head shows it only the tokens that it would keep."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +14,10 @@ from possym.kv_cache.plan import CachePlan
 
 @contextmanager
 def applied(model: nn.Module, plan: CachePlan, *, check: bool = True) -> Iterator[None]:
-    """Run a model as if its key–value cache had been kept by a plan; on leaving, the model is as it was.
+    """Run a model as if a plan had pruned its key–value cache; the model is restored on leaving.
 
-    Inside, the model is in evaluation mode and is called as usual with whole prompts, without a cache of earlier
-    tokens (``use_cache=False``) and without padding. Nothing is saved: `possym.kv_cache.holding` does that.
+    Inside, the model is in evaluation mode and is called as usual with whole prompts, without a cache of earlier tokens
+    (``use_cache=False``) and without padding. No memory is saved: `possym.kv_cache.holding` does that.
 
     Args:
         model: a model that `possym.capture.Capture` reads.

@@ -1,7 +1,7 @@
 """What a plan costs: the loss by position, the copying of repeated tokens, and the recall of a needle.
 
-Each is asked of a model as it is called: inside `possym.kv_cache.applied`, of the model under a plan. Rows are kept by
-sequence, so that intervals can be taken over sequences, and two plans compared on the same ones.
+Each function calls the model; inside `possym.kv_cache.applied` it measures the model under a plan. Rows are kept by
+sequence, for intervals over sequences and paired comparisons of plans.
 """
 
 from collections.abc import Sequence
@@ -47,9 +47,9 @@ def copying(
     generator: torch.Generator | None = None,
     at_once: int = 8,
 ) -> pd.DataFrame:
-    """Return how well ``length`` random tokens are said a second time: sequence, accuracy, loss (nats per token).
+    """Return how well a model repeats ``length`` random tokens: sequence, accuracy, loss (nats per token).
 
-    The first token of the second saying is not asked for: nothing tells that the sequence begins again.
+    The first token of the repetition does not count: nothing announces that the sequence begins again.
 
     Args:
         count, length, beginning, generator: as `possym.capture.known_heads.repeated_tokens` takes them.

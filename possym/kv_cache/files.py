@@ -1,4 +1,4 @@
-"""Plans as files that others read: JSON with everything, DuoAttention's two files, a configuration of transformers.
+"""Plans as files for other programs: complete JSON, DuoAttention's two files, a configuration of transformers.
 
 DuoAttention's folder holds ``full_attention_heads.tsv``, one row per layer and one column per key head, numbers from 0
 to 1 with 1 for a head that keeps all, and ``config.json`` with ``sink_size`` and ``recent_size``. Its published folders
@@ -69,8 +69,8 @@ def save_duo_attention(plan: CachePlan, folder: str | os.PathLike) -> Path:
     """Write a plan as DuoAttention's two files into a folder, which is made if missing.
 
     Raises:
-        InputError: a plan that these files cannot say: several windows, no window at all, or layers that have no
-            attention or other numbers of key heads.
+        InputError: a plan that these files cannot express: several windows, no window at all, or layers without
+            attention or with other numbers of key heads.
 
     Source: 2410.10819 and its released patterns.
     """
@@ -121,7 +121,7 @@ def load_duo_attention(
     share: float | None = None,
     model: nn.Module | None = None,
 ) -> CachePlan:
-    """Return the plan that DuoAttention's two files say.
+    """Return the plan in DuoAttention's two files.
 
     Args:
         folder: with ``full_attention_heads.tsv`` and ``config.json``.
@@ -159,7 +159,7 @@ def load_duo_attention(
 def cache_configuration(plan: CachePlan) -> dict[str, Any]:
     """Return a plan as ``layer_types`` and ``sliding_window`` of a transformers configuration.
 
-    transformers gives whole layers a window, without a sink, so this says plans of that form alone. Families whose
+    transformers gives whole layers a window, without a sink, so this expresses only plans of that form. Families whose
     configuration has both names (Qwen 2 and 3, Gemma, OLMo 3, …) attend so, and `transformers.DynamicCache` of such a
     configuration holds no more.
 

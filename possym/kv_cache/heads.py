@@ -1,4 +1,4 @@
-"""What is known of every key head before a plan is made: two passes a prompt, or a trial a head.
+"""Measurements of every key head for a plan: two passes per prompt, or one trial per head.
 
 Query heads that share a key head are averaged: what one of them gives up, all do.
 """
@@ -27,7 +27,7 @@ KEYS = ["layer", "key_head"]
 
 @dataclass(frozen=True)
 class Heads:
-    """What rules choose by, one row per key head, and the model that it was measured of.
+    """The measurements that rules use, one row per key head, and the measured model.
 
     Attributes:
         table: layer, key_head; positional, symbolic, entropy (nats); distance: how many tokens back the head attends
@@ -82,12 +82,12 @@ def measure(
     queries: int = 8,
     progress: bool = True,
 ) -> Heads:
-    """Read from a model's own passes over some prompts what `possym.kv_cache.keep` chooses heads by.
+    """Measure, in a model's passes over some prompts, everything by which `possym.kv_cache.keep` chooses heads.
 
     Args:
         model, prompts, tokenizer: as `possym.profile` takes them; prompts longer than ``sink + window``.
         sink, window: what the heads that forget will keep: ``beyond`` is the attention on the rest.
-        queries: how many positions of each prompt ask, evenly spaced over those that ``sink + window`` leaves.
+        queries: number of query positions per prompt, evenly spaced over those after the first ``sink + window``.
         progress: show a progress bar.
 
     Raises:
@@ -172,7 +172,7 @@ def turned(x: Tensor, inputs: LayerInputs, position: int | slice, *, back: bool 
 
 
 def mean_key_area(readings: Sequence[Reading]) -> Tensor:
-    """Return the area (G,) under the attention that mean query and mean key give, cumulated from the oldest key on.
+    """Return the area (G,) under the cumulative attention, oldest key first, of the mean query to the mean key.
 
     The mean query stands at the last position, the mean key at every position, so that rotation alone tells keys apart:
     near 1 for a head that looks far back, near 0 for one that looks at what is next to it.

@@ -1,7 +1,7 @@
-"""A key–value cache that really holds less: full heads keep all, others the first tokens and their window.
+"""A smaller key–value cache: full heads keep all tokens, others the first tokens and their window.
 
 `holding` gives a model of the Llama kind such a cache and an attention that reads it, one call for all heads of one
-window. What a head forgets is let go as soon as the query has read it.
+window. Tokens that a head forgets are freed as soon as the query has read them.
 """
 
 import inspect
@@ -150,7 +150,7 @@ class PlannedCache(Cache):
 
 @contextmanager
 def holding(model: nn.Module, plan: CachePlan) -> Iterator[PlannedCache]:
-    """Give a model a cache that holds what a plan keeps; on leaving, the model attends as it did.
+    """Give a model a cache that holds only what a plan keeps; the model is restored on leaving.
 
     Inside, call the model, or its ``generate``, with ``**cache.given_to(model)``. Prompts may come in
     pieces, and in batches of one length, without padding.

@@ -1,6 +1,6 @@
-"""Rules that choose which key heads forget, side by side: what each reads of a head, and `keep`, which makes the plan.
+"""Rules that choose which key heads forget, and `keep`, which makes the plan.
 
-Every rule says how much a head needs its cache; those that need it least get a window first.
+Every rule rates how much a head needs its cache; those that need it least get a window first.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def keep(
     whole_layers: bool = False,
     seed: int = 0,
 ) -> CachePlan:
-    """Return a plan that leaves everything to the heads that need it, and a window to a ``share`` of the key heads.
+    """Return a plan that gives a window to a ``share`` of the key heads, and everything to the others.
 
     Args:
         heads: a `possym.Profile` of all layers, or what `possym.kv_cache.measure` found.

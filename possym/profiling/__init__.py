@@ -1,10 +1,10 @@
-"""Profile a language model: does each head, on these prompts, look at positions or at contents?
+"""Profile a language model: does each head attend by position or by content on these prompts?
 
-- `possym.profiling.profile.profile` scores every layer, head and, if asked, RoPE frequency in one forward pass a
+- `possym.profiling.profile.profile` scores every layer, head and, on request, RoPE frequency in one forward pass per
   prompt; `possym.profiling.profile.Profile` holds the tables, prints, draws, saves, loads and concatenates.
-- `possym.profiling.prompts` reads what users give, `possym.profiling.scoring` runs it and collects the scores.
+- `possym.profiling.prompts` reads the users' prompts, `possym.profiling.scoring` runs them and collects the scores.
 - `possym.profiling.arrays.scores_from` scores one's own queries and keys, from any program.
-- `possym.profiling.compare.compare` says what changed from one profile to another of the same prompts.
+- `possym.profiling.compare.compare` lists the changes between two profiles of the same prompts.
 - `possym.profiling.atlas.atlas` finds the heads of known kinds and where they lie in the plane.
 - `possym.profiling.monitor` scores heads while a model trains.
 

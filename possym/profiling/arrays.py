@@ -1,6 +1,6 @@
-"""Scores of one's own queries and keys: arrays out of vLLM, llama.cpp, JAX, TransformerLens or any other program.
+"""Scores of your own queries and keys: arrays from vLLM, llama.cpp, JAX, TransformerLens or any other program.
 
-`scores_from` scores one layer and one query as `possym.profile` does; no model and no transformers is needed.
+`scores_from` scores one layer and one query as `possym.profile` does, without a model or transformers.
 """
 
 import math
@@ -40,8 +40,8 @@ def scores_from(
 ) -> pd.DataFrame:
     """Score the heads of one layer from its queries and keys, numpy or torch arrays, at one query.
 
-    Positions count from 0, and key p is that of token p. Keys after the query take no part. What a model does to
-    queries and keys before it rotates them (projection, bias, norm) must have been done.
+    Positions count from 0, and key p is that of token p. Keys after the query take no part. Apply everything that the
+    model does before the rotation (projection, bias, norm) first.
 
     Args:
         queries: (H, D) the query of each head at ``query_position``, or (H, T, D) all queries.
@@ -53,7 +53,7 @@ def scores_from(
         layout: ``"half"`` pairs dimensions k and k+F (Llama, Qwen, Gemma in transformers), ``"interleaved"`` 2k and
             2k+1 (GPT-J, and Llama in llama.cpp).
         query_position: the token that asks; negative counts from the end.
-        visible: (T,) booleans, which keys the mask shows to the query; None for all up to it.
+        visible: (T,) booleans, which keys the mask shows to the query; None for all up to the query.
         blocks: None to swap single tokens, else (start, stop) positions of blocks to swap.
         hold: positions of tokens that stay in place. `possym.profile` with ``hold="first"`` is ``[0]``.
         scale: factor of the logits; None is 1/√D.

@@ -1,7 +1,7 @@
-"""An atlas of known heads: which heads of a model do what the literature has named, and where they lie in the plane.
+"""An atlas of known heads: the heads of a model that match kinds from the literature, and where they lie in the plane.
 
 - `possym.profiling.known_kinds.DEFINITIONS` holds each measure with its kind, its prompts and its source.
-- `atlas` measures all of them in one forward pass a prompt, and scores the same heads on other prompts.
+- `atlas` measures all of them in one forward pass per prompt, and scores the same heads on other prompts.
 - `Atlas` says how well definitions agree, how stable they are over prompts, and where the heads lie.
 """
 
@@ -99,7 +99,7 @@ class Atlas:
     Attributes:
         heads: definition, prompt, layer, head, value: what each definition of `DEFINITIONS` measures.
         scores: material, layer, head, positional, symbolic, attention_moved: means over other prompts of each material.
-        settings: prompts, length, seed, and said, the share of the needles' tokens that the model says by itself.
+        settings: prompts, length, seed, and said, the share of the needles' tokens that the model answers by itself.
     """
 
     heads: pd.DataFrame
@@ -117,7 +117,7 @@ class Atlas:
         return table * [DEFINITIONS[name].sign for name in table]
 
     def known(self, definition: str, count: int = 10) -> pd.Index:
-        """Return the (layer, head) of the ``count`` heads that a definition names first, the clearest first.
+        """Return the (layer, head) of the ``count`` heads that a definition ranks first, in order.
 
         Raises:
             InputError: no such definition, or as many heads as there are or more.
@@ -129,7 +129,7 @@ class Atlas:
         return table[definition].nlargest(count, keep="first").index
 
     def agreement(self, count: int = 10) -> pd.DataFrame:
-        """Return how far every two definitions name the same heads.
+        """Return how far every two definitions agree on heads.
 
         Returns:
             DataFrame: first, second, rank_correlation (Spearman's, over all heads), overlap (the share of the first
@@ -146,7 +146,7 @@ class Atlas:
         )  # fmt: skip
 
     def stability(self, count: int = 10) -> pd.DataFrame:
-        """Return how far a definition says the same of a head on other prompts.
+        """Return how stable each definition is over prompts.
 
         Returns:
             DataFrame: definition, prompts, icc (how much of the variance of one prompt's values lies between heads:
@@ -231,18 +231,18 @@ def consistency(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def atlas(model: nn.Module, tokenizer: Any, *, prompts: int = 16, length: int = 64, seed: int = 0) -> Atlas:
-    """Measure what the literature's kinds of heads do in a model, and score all heads on other prompts.
+    """Measure the literature's kinds of heads in a model, and score all heads on other prompts.
 
     Kinds: previous token, duplicate token, induction, retrieval (needle copy), query-focused retrieval, first-token
-    sink, local; `DEFINITIONS` has the source of each. Random tokens said twice, natural text that ships with Python and
-    needles in that text are the prompts. The needle's answer is told to the model token by token, so that heads are
-    measured where it would have said something else, too; ``settings["said"]`` is how much it says by itself.
+    sink, local; `DEFINITIONS` has the source of each. The prompts are repeated random tokens, natural text that ships
+    with Python, and needles in that text. The model is given the needle's answer token by token, so that heads are
+    measured even if it would answer something else; ``settings["said"]`` is the share that it answers by itself.
 
     Args:
         model: a model that `possym.capture.Capture` reads.
         tokenizer: its tokenizer, any kind.
         prompts: of each material; as many others are scored.
-        length: random tokens before they are said again; texts are twice as long.
+        length: random tokens before the repetition; texts are twice as long.
         seed: of the draws.
 
     Returns:

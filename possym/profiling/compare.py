@@ -1,10 +1,10 @@
 """Two profiles of the same prompts side by side: which heads changed, by how much, and whether that is chance.
 
 - `compare` pairs the heads of two profiles, such as a base model's and its tuned child's, prompt by prompt.
-- `Comparison` holds what came out by head and by layer, prints it and draws it.
+- `Comparison` holds the changes by head and by layer, prints and draws them.
 
-Prompts are the units: intervals come from drawing whole prompts, p-values from flipping the sign of whole prompts, and
-these hold for all heads together.
+Prompts are the units: intervals come from resampling whole prompts, p-values from flipping the signs of whole prompts.
+The p-values are corrected for all heads together.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ AT_ONCE = 512  # columns whose draws are held at once
 
 @dataclass
 class Comparison:
-    """What changed from one profile to another.
+    """The changes from one profile to another.
 
     Attributes:
         heads: one row per layer (and pass) and head, or key head: of both scores the mean before and after over prompts
@@ -116,16 +116,17 @@ def compare(
 ) -> Comparison:
     """Compare two profiles of the same prompts, head by head: two checkpoints, base and tuned, float and 4-bit.
 
-    The intervals of single heads are those of each head by itself (drawing whole prompts, 2,000 times); p-values hold
-    for all heads and both scores together, see `possym.profiling.statistics.sign_flips`. With fewer than six prompts
-    none can be below 0.05. Where a head has a score in one profile alone, as under another window, it is left out.
+    Each head has its own interval (whole prompts resampled 2,000 times); p-values are corrected for all heads and both
+    scores together, see `possym.profiling.statistics.sign_flips`. With fewer than six prompts none can be below 0.05. A
+    head with a score in only one profile, for instance because of another window, is left out.
 
     Args:
         a: the profile before.
         b: the profile after, of the same token ids, queries, blocks and held tokens, made with the same settings.
-        by: ``"head"``, or ``"key_head"`` for the means over the query heads that share a head of keys.
+        by: ``"head"``, or ``"key_head"`` for the means over the query heads that share a key head.
         level: below which p-value a head counts as changed, between 0 and 1.
-        tolerance: a prompt's change below it counts as none; the default is above what float32 on another device does.
+        tolerance: smaller changes on a prompt count as none; the default exceeds the rounding of float32 on another
+            device.
         seed: of the draws.
 
     Returns:

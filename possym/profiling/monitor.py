@@ -4,7 +4,7 @@
   and after the last one. The scores are in its `table`, in a Parquet file, and in TensorBoard where the Trainer
   reports to it.
 - `Schedule` says when, so that scoring costs no more than its share of the time of training.
-- `scoring(model)` is the context in which it does so: whatever happens inside, training goes on as if nothing had.
+- `scoring(model)` is the context for it: whatever happens inside, training continues as if nothing had.
 
 Only the decoder runs, not its head, in eval mode and in the precision of its weights, outside autocast: logits are
 those of float32 also where training mixes precisions.
@@ -133,22 +133,22 @@ class Schedule:
 class HeadScoreCallback(TrainerCallback):
     """Scores every head of a RoPE model on fixed prompts while a transformers `Trainer` trains it.
 
-    Training with and without it gives the same weights, bit for bit. If a scoring fails on the way, as on weights that
-    are no longer finite, it warns and training goes on; what can be known before the first update is refused then.
-    Under torch.compile and DistributedDataParallel the model inside is scored, by the first process alone.
+    Training with and without it gives the same weights, bit for bit. If a scoring fails during training, for instance
+    on weights that are no longer finite, it warns and training continues; wrong arguments are refused before the first
+    update. Under torch.compile and DistributedDataParallel the first process scores the unwrapped model.
 
     Args:
         prompts: as for `possym.profile`, of at least three tokens each. Held-out ones, the same for all points.
         tokenizer: needed for strings and chats.
-        blocks, hold, query: what changes places, what stays, and who asks, as for `possym.profile`.
+        blocks, hold, query: as for `possym.profile`.
         temperature, relative: τ of the weights of swaps and its unit, as for `possym.profile`.
         gamma: tolerance of purity, see `possym.scores.purity`.
         steps: numbers of updates after which to score, 0 for before the first; None for the schedule of this module.
         share: how much of the time of the updates the schedule may cost, between 0 and 1. The first and the last point
             are always scored. Ignored where ``steps`` is given.
-        path: the Parquet file; None for ``head_scores.parquet`` in the Trainer's ``output_dir``. A run that begins
-            anew replaces it. One that is resumed from a checkpoint goes on with the rows up to that checkpoint. Two
-            callbacks of one Trainer need two files.
+        path: the Parquet file; None for ``head_scores.parquet`` in the Trainer's ``output_dir``. A run that begins anew
+            replaces it. A run that resumes from a checkpoint keeps the rows up to that checkpoint. Two callbacks of one
+            Trainer need two files.
 
     Raises:
         InputError: prompts, blocks, query, steps or numbers that do not fit; ``steps`` and token ids that do not fit

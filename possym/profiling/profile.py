@@ -42,12 +42,12 @@ class Profile:
     """Scores of a model's heads on a set of prompts.
 
     Attributes:
-        heads: one row per prompt, query, layer and head: positional, symbolic, entropy (nats), purity (1 positional,
-            −1 symbolic, 0 neither), variance of the logits and its exclusion bound, effective_swaps (how many swaps
-            the scores rest on), attention_moved, attention_first, attention_self (shares of the query's attention on
-            the keys that move, the first token, its own key), distance (tokens back that it attends on average), moved
+        heads: one row per prompt, query, layer and head: positional, symbolic, entropy (nats), purity (1 positional, −1
+            symbolic, 0 neither), variance of the logits and its exclusion bound, effective_swaps (how many swaps the
+            scores rest on), attention_moved, attention_first, attention_self (shares of the query's attention on the
+            keys that move, the first token, its own key), distance (tokens back that it attends on average), moved
             (number of keys that the query sees before itself, held ones left out). NaN where the query sees fewer than
-            two keys or blocks to swap. Models that run a layer several times in a forward pass have a column pass
+            two keys or blocks to swap. Models that run a layer several times in a forward pass have a column ``pass``
             (from 0), here and in frequencies.
         frequencies: one row per prompt, query, layer, head and frequency ID (from 1, fastest first): angle (radians a
             position), logit_norm, positional, symbolic, entropy. Empty unless asked for.
@@ -55,7 +55,7 @@ class Profile:
             correct.
         inputs: one row per prompt: token_ids, spans (its blocks), held (positions that stay in place).
         coverage: one row per layer of the model, see `possym.capture.Capture`.
-        settings: how the profile was made, and of what: the model's name, class, hashes of its config and weights,
+        settings: how and of what the profile was made: the model's name, class, hashes of its config and weights,
             dtype, revision and device, hashes of the tokenizer and its chat template, temperature, relative, blocks,
             hold, layers, gamma, per_frequency, only_correct, and the version of possym.
     """
@@ -70,10 +70,10 @@ class Profile:
     def summary(self, by: str = "head") -> pd.DataFrame:
         """Return mean and standard deviation over prompts and queries, one row per layer (and pass) and head.
 
-        ``purity`` is that of the mean scores; the deviations divide by n − 1 and are NaN for one prompt.
+        ``purity`` is the purity of the mean scores; standard deviations divide by n − 1 and are NaN for one prompt.
 
         Args:
-            by: ``"head"``, or ``"key_head"`` for the means over the query heads that share a head of keys.
+            by: ``"head"``, or ``"key_head"`` for the means over the query heads that share a key head.
 
         Raises:
             InputError: another ``by``.
@@ -81,7 +81,7 @@ class Profile:
         return summarize(self.rows_by(by), by, self.settings["gamma"])
 
     def rows_by(self, by: str) -> pd.DataFrame:
-        """Return `heads`, or with ``"key_head"`` the means over the query heads that share a head of keys.
+        """Return `heads`, or with ``"key_head"`` the means over the query heads that share a key head.
 
         Raises:
             InputError: another ``by``.
@@ -175,10 +175,10 @@ class Profile:
     def load(cls, path: str | os.PathLike) -> Self:
         """Read a profile that `save` wrote.
 
-        One of possym 0.1 lacks what was not measured then: those columns are NaN, and `inputs` is empty.
+        Profiles of possym 0.1 lack some columns, which are NaN, and have empty `inputs`.
 
         Raises:
-            ResultsError: no profile there, or one that is incomplete, was changed, or is of another format.
+            ResultsError: no profile there, or one that is incomplete, altered, or of another format.
         """
         require_type(path, (str, os.PathLike), "path")
         path = Path(os.path.expanduser(path))
@@ -288,34 +288,34 @@ def profile(
 ) -> Profile:
     """Score every head of a language model on a set of prompts.
 
-    Keys that the mask hides from the query (after it, or outside a sliding window) take no part. The model comes
-    back as it was, its attention implementation, hooks and training mode included.
+    Keys that the mask hides from the query (after it, or outside a sliding window) take no part. The model is left
+    unchanged, including its attention implementation, hooks and training mode.
 
     Args:
-        model: a causal transformers model with rotary position embedding. One too large for a card may be spread over
-            several, and over CPU memory and disk, by transformers' ``device_map``.
+        model: a causal transformers model with rotary position embedding. A model too large for one GPU may be spread
+            over several, and over CPU memory and disk, by transformers' ``device_map``.
         prompts: strings, chats (lists of ``{"role": …, "content": …}``) or token ids (lists, arrays or tensors), in a
             list or whatever yields them (a column of a table, a generator); a tensor (n, T); a tokenizer's output
             (padding is taken off by its mask). One alone need not be in a list.
         tokenizer: needed for strings and chats.
-        blocks: what changes places: ``"tokens"``, ``"sentences"`` (strings and chats only), a list of (start, stop)
-            for all prompts, or such a list for each prompt. Blocks end before the query.
-        hold: what stays in place, attended but in no swap: ``"first"`` for the first token, on which many models rest
-            what attention they do not need; a position; or a list of positions and (start, stop) spans. Negative ones
+        blocks: the units that are swapped: ``"tokens"``, ``"sentences"`` (strings and chats only), a list of (start,
+            stop) for all prompts, or such a list for each prompt. Blocks end before the query.
+        hold: tokens that stay in place, attended but never swapped: ``"first"`` for the first token, on which many
+            models park unneeded attention; a position; or a list of positions and (start, stop) spans. Negative ones
             count from the end. Held tokens inside a block stay behind when it moves.
-        query: position of the query token; ``"all"``; a list of positions for a single prompt; or for several a list
-            with an entry for each, a position or a list of them. Negative ones count from the end. All queries of a
-            prompt are read in one forward pass.
+        query: position of the query token; ``"all"``; a list of positions for a single prompt; or for several prompts a
+            list with an entry for each, a position or a list of positions. Negative ones count from the end. All
+            queries of a prompt share one forward pass.
         layers: numbers of the layers to score; None for all.
         temperature: τ of the weights of swaps, positive.
-        relative: weigh swaps by ratios of their differences of attention, which keeps the score's meaning whatever
-            sinks take; False is the papers' absolute τ (2605.31558 has ``temperature=1e-4``).
+        relative: weigh swaps by ratios of their differences in attention, so that sinks do not change the scores; False
+            is the papers' absolute τ (2605.31558 has ``temperature=1e-4``).
         per_frequency: score every RoPE plane of every head too.
         answers: for each prompt, the token that should follow the query: an id, or a string whose first token counts.
         only_correct: leave out prompts that the model answers wrongly; needs ``answers``.
         gamma: tolerance of purity, see `possym.scores.purity`.
-        checkpoint: a folder that keeps what is done: the same call goes on from there after an interruption, and
-            comes to the same profile. Delete it when it is no longer needed.
+        checkpoint: a folder that keeps finished parts: after an interruption the same call resumes from there and gives
+            the same profile. Delete it when it is no longer needed.
         progress: show a progress bar.
 
     Returns:
@@ -326,9 +326,8 @@ def profile(
         UnsupportedModelError: a model without rotary position embedding, not causal, or none at all.
         ResultsError: ``checkpoint`` cannot be written, or was begun with other arguments.
 
-    Warns:
-        UserWarning: prompts longer than the model was made for, or that begin with two beginning-of-text tokens, or
-            hold what may be padding.
+    Warns: UserWarning: prompts longer than the model's context, with two beginning-of-text tokens, or with possible
+        padding.
 
     Source: 2511.11579, sections 3 and 4; 2605.31558, appendix D.
 

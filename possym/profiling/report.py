@@ -1,7 +1,7 @@
-"""A profile as one HTML file to hand to a colleague: charts, coverage, settings, and what the scores mean.
+"""A profile as one HTML file for a colleague: charts, coverage, settings, and an explanation of the scores.
 
 Several profiles of the same prompts, as of checkpoints, become one file with a slider. `report.html` is the page and
-`report.js` what it does; neither asks for anything else.
+`report.js` its script; neither loads anything else.
 """
 
 import json
@@ -44,15 +44,15 @@ def write_report(
     tokenizer: Any = None,
     title: str | None = None,
 ) -> Path:
-    """Write a profile as one HTML file that needs nothing else, whole or not at all.
+    """Write a profile as one self-contained HTML file, whole or not at all.
 
     Args:
         profile: what `possym.profile` returned; or several of the same prompts by step, as of checkpoints, two or more:
             a slider goes from step to step and shows which heads changed since the first.
         path: the file; one that is there is replaced.
-        model: the profiled model, of several the last, for the token view: what each token attends to, and what the
-            last one would attend to if two tokens changed places, for the 12 heads with the highest scores and 3
-            prompts of at most 64 tokens.
+        model: the profiled model, of several the last, for the token view: the attention of each token, and that of the
+            last token after a swap of two others, for the 12 heads with the highest scores and 3 prompts of at most 64
+            tokens.
         tokenizer: spells the tokens of the token view; ids are shown without one.
         title: the page's title; the model's name without one.
 

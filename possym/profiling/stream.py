@@ -1,4 +1,4 @@
-"""Prompts without end, as of a streamed data set or a generator, profiled in the memory of a few of them.
+"""Profile endless prompts, such as a streamed data set or a generator, in the memory of a few of them.
 
 - `profile_stream` draws prompts as it needs them and hands over a `Profile` of every few.
 - `summarize_stream` sums such profiles up and keeps none.
@@ -21,14 +21,14 @@ SPREADS = ("positional", "symbolic", "entropy")
 def profile_stream(
     model: nn.Module, prompts: Iterable[Any], *, at_once: int = 256, **options: Any
 ) -> Iterator[Profile]:
-    """Profile prompts as they come: one profile of every ``at_once`` of them, the last one of what is left.
+    """Profile prompts as they come: one profile of every ``at_once`` prompts, the last one of the rest.
 
     Nothing is drawn from ``prompts`` before it is needed, and no profile is kept. Prompts count from 0 in each.
 
     Args:
         model: as in `possym.profile`.
         prompts: yields prompts, each as `possym.profile` takes them.
-        at_once: how many are held at once.
+        at_once: how many prompts are held at once.
         options: of `possym.profile`, alike for all prompts: neither ``answers`` nor ``checkpoint``.
 
     Raises:

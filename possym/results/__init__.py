@@ -1,4 +1,4 @@
-"""Results of studies, stored whole with what made them.
+"""Stored results of studies, complete and with their provenance.
 
 A study is a module with `NAME`, a `Config` and `run(config) -> Study`. `load_or_run` returns its stored
 result or runs it. A stored result is a folder of Parquet tables and one safetensors file, listed with their
@@ -96,14 +96,14 @@ def load_or_run(experiment: ModuleType, config: Any, compute: str = "stored") ->
     Args:
         experiment: a module of `possym.experiments`.
         config: its `Config`.
-        compute: ``"stored"`` loads and never runs, ``"auto"`` runs what is not stored, ``"always"`` runs.
-            An interrupted run goes on from its checkpoints, and the seconds that are stored are those of all runs.
+        compute: ``"stored"`` loads and never runs, ``"auto"`` runs what is not stored, ``"always"`` runs. An
+            interrupted run resumes from its checkpoints; the stored seconds are those of all runs.
 
     Warns:
         UserWarning: the paper preset is about to run on a CPU, though the stored result took a GPU; it says how long.
 
     Raises:
-        ConfigError: unknown ``compute``, or a device to run on that this machine has not.
+        ConfigError: unknown ``compute``, or a device that this machine does not have.
         InputError: not a study, or a configuration of another study.
         ResultsError: nothing stored, files that do not match their hashes, another configuration, or a store that
             cannot be written; the last is found out before the run as far as it can be.

@@ -1,8 +1,8 @@
-"""The devices of a study: which one a name means, and independent jobs done side by side, one process per device.
+"""The devices of a study, and independent jobs run side by side with one process per device.
 
-With one device, or one job, everything happens in the process that asks. Otherwise each device gets a fresh process
-that takes the next job when it has done one, so a job must leave its result in a file. If one process fails, or the
-one that asked is interrupted or killed, the others end too.
+With one device, or one job, everything happens in the calling process. Otherwise each device gets a fresh process that
+takes the next job when it has done one, so a job must leave its result in a file. If one process fails, or the one that
+asked is interrupted or killed, the others end too.
 """
 
 import multiprocessing

@@ -1,9 +1,9 @@
-"""Files that are whole or not there, where they lie, and what the system says when they cannot be written.
+"""Files that are written whole or not at all, their folders, and the errors when they cannot be written.
 
-A file is made in a folder of `scratch` beside its place and moved there when it is whole. A process that is killed
-cannot tidy up, so the next one that makes something in the same place does it. Whether the owner of a folder still
-lives is said by a lock, which the system gives back however a process ends. File systems that machines share need not
-show one the locks of another, so a folder also bears the name of its machine, and other machines leave it alone.
+A file is made in a `scratch` folder beside its target and moved there when it is complete. A killed process cannot tidy
+up, so the next one that writes to the same folder does. A lock says whether the owner of a scratch folder still runs;
+the system releases it however a process ends. Shared file systems may not show one machine the locks of another, so a
+scratch folder also bears the name of its machine, and other machines leave it alone.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ PREFIX = f".unfinished,{platform.node()},"  # no machine's name has a comma
 
 
 def cache_root() -> Path:
-    """Return where converted and trained models are kept: ``POSSYM_CACHE``, else the platform's cache folder.
+    """Return the folder for converted and trained models: ``POSSYM_CACHE``, else the platform's cache folder.
 
     Raises:
         ResultsError: the system names no folder of the user's, and ``POSSYM_CACHE`` none either.
