@@ -139,7 +139,7 @@ def test_bad_input_is_one_line_and_2(folder, tmp_path, capsys):
     assert possym.Profile.load(tmp_path / "chat/profile").inputs.token_ids[0] == asked.inputs.token_ids[0]
     capsys.readouterr()
     assert main([*profile, str(tmp_path / good), *options, "--layers", "0"]) == 1  # begun with other layers
-    assert "begun with another layers" in capsys.readouterr().err
+    assert "begun with other layers" in capsys.readouterr().err
 
 
 def test_an_interrupted_run_says_how_to_go_on(tmp_path, capsys, monkeypatch):

@@ -5,8 +5,10 @@
 - `Atlas` says how well definitions agree, how stable they are over prompts, and where the heads lie.
 """
 
+import os
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -18,13 +20,17 @@ from possym.capture.attention_call import AttentionCall
 from possym.capture.capture import Capture
 from possym.capture.known_heads import repeated_tokens
 from possym.errors import InputError
+from possym.profiling.identity import model_identity, tokenizer_identity
 from possym.profiling.known_kinds import DEFINITIONS, NEEDLE, RECENT, REPEATED, TEXT, Prompt, measured
-from possym.profiling.profile import profile
-from possym.profiling.statistics import area_under_curve
+from possym.profiling.profile import counted, profile
+from possym.profiling.saved import save_tables, saved_tables
+from possym.profiling.statistics import Estimate, area_under_curve
 from possym.tasks.batch import check_count
 from possym.tasks.needle import NeedleTask
 from possym.tasks.text import beginning_token, text_tokens
 
+TABLES = ("heads", "scores")
+COUNT = 10  # heads that a definition names, in a model of four times as many or more
 QUERIES = 8  # of a prompt, at most, where heads are scored
 HEAD = ["layer", "head"]
 
@@ -92,14 +98,18 @@ def scores_of(model: nn.Module, material: str, prompts: list[Prompt]) -> pd.Data
     return found.summary()[[*HEAD, "positional", "symbolic", "attention_moved"]].assign(material=material)
 
 
-@dataclass
+@dataclass(repr=False)
 class Atlas:
     """Known heads of one model.
 
     Attributes:
         heads: definition, prompt, layer, head, value: what each definition of `DEFINITIONS` measures.
         scores: material, layer, head, positional, symbolic, attention_moved: means over other prompts of each material.
-        settings: prompts, length, seed, and said, the share of the needles' tokens that the model answers by itself.
+        settings: prompts, length, seed, and said, the share of the needles' tokens that the model answers by itself; what
+            the model and its tokenizer are, as in `possym.profiling.profile.Profile`.
+
+    Of each definition, methods take the first ``count`` heads: 10 unless told otherwise, or a quarter of all in a model
+    that has fewer than 40.
     """
 
     heads: pd.DataFrame
@@ -116,7 +126,18 @@ class Atlas:
         table = self.summary().set_index(HEAD)
         return table * [DEFINITIONS[name].sign for name in table]
 
-    def known(self, definition: str, count: int = 10) -> pd.Index:
+    def first(self, count: int | None = None) -> int:
+        """Return how many heads a definition names.
+
+        Raises:
+            InputError: as many heads as there are, or more, unless there is one alone.
+        """
+        heads = len(self.scores[HEAD].drop_duplicates())
+        if count is None:
+            return max(1, min(COUNT, heads // 4))
+        return check_count("count", count, 1, max(1, heads - 1), f"the model has {counted(heads, 'head')}")
+
+    def known(self, definition: str, count: int | None = None) -> pd.Index:
         """Return the (layer, head) of the ``count`` heads that a definition ranks first, in order.
 
         Raises:
@@ -125,27 +146,26 @@ class Atlas:
         table = self.ranked()
         if definition not in table:
             raise InputError(f"definition = {definition!r}: known definitions are {', '.join(table)}")
-        check_count("count", count, 1, len(table) - 1)
-        return table[definition].nlargest(count, keep="first").index
+        return table[definition].nlargest(self.first(count), keep="first").index
 
-    def agreement(self, count: int = 10) -> pd.DataFrame:
+    def agreement(self, count: int | None = None) -> pd.DataFrame:
         """Return how far every two definitions agree on heads.
 
         Returns:
             DataFrame: first, second, rank_correlation (Spearman's, over all heads), overlap (the share of the first
             ``count`` heads of one that are among those of the other), by_chance (the share expected of ``count`` heads
-            drawn at random); every pair in both orders, and each with itself.
+            drawn at random); every pair in both orders, and each with itself. A model of one head has no ranks: NaN.
         """
-        table = self.ranked()
+        table, count = self.ranked(), self.first(count)
         best = {name: set(self.known(name, count)) for name in table}
-        ranked = table.corr(method="spearman").rename_axis(index="first", columns="second").stack()
+        ranked = table.corr(method="spearman").rename_axis(index="first", columns="second").stack(future_stack=True)
         rows = ranked.rename("rank_correlation").reset_index()
         pairs = zip(rows["first"], rows["second"], strict=True)
         return rows.assign(
             overlap=[len(best[a] & best[b]) / count for a, b in pairs], by_chance=count / len(table)
         )  # fmt: skip
 
-    def stability(self, count: int = 10) -> pd.DataFrame:
+    def stability(self, count: int | None = None) -> pd.DataFrame:
         """Return how stable each definition is over prompts.
 
         Returns:
@@ -154,11 +174,11 @@ class Atlas:
             heads between even and odd prompts) and overlap (of the first ``count`` heads of both halves).
 
         Raises:
-            InputError: a single prompt, or too few heads.
+            InputError: a single prompt.
 
         Source: McGraw and Wong 1996, Forming inferences about some intraclass correlation coefficients, table 4.
         """
-        rows = []
+        rows, count = [], self.first(count)
         for name in self.ranked():
             one = self.heads[self.heads["definition"] == name]
             values = one.pivot(index=HEAD, columns="prompt", values="value").dropna(axis=1)
@@ -177,7 +197,7 @@ class Atlas:
             )
         return pd.DataFrame(rows)
 
-    def placed(self, definition: str, material: str = REPEATED, count: int = 10) -> pd.DataFrame:
+    def placed(self, definition: str, material: str = REPEATED, count: int | None = None) -> pd.DataFrame:
         """Return the scores of all heads on one material with ``known``, whether a definition names the head."""
         rows = self.scores[self.scores["material"] == material]
         if rows.empty:
@@ -185,38 +205,79 @@ class Atlas:
         inside = pd.MultiIndex.from_frame(rows[HEAD]).isin(self.known(definition, count))
         return rows.assign(known=inside, lead=rows["symbolic"] - rows["positional"])
 
-    def places(self, material: str = REPEATED, count: int = 10, draws: int = 10_000) -> pd.DataFrame:
+    def places(self, material: str = REPEATED, count: int | None = None, draws: int = 10_000) -> pd.DataFrame:
         """Return where the heads of each definition lie in the plane of both scores.
 
         Returns:
             DataFrame: definition, positional, symbolic (medians over its first ``count`` heads), symbolic_lead (the
             probability that one of them leads further toward symbolic than any other head of the model does; 0.5 by
-            chance) and low, high, its 95 % interval over draws of whole layers.
+            chance, NaN in a model of one head) and low, high, its 95 % interval over draws of whole layers.
         """
         rows = []
         for name in self.ranked():
             table = self.placed(name, material, count)
-            found = area_under_curve(table["lead"], table["known"], table["layer"], draws=draws)
+            found = Estimate(np.nan, np.nan, np.nan)
+            if not table["known"].all():
+                found = area_under_curve(table["lead"], table["known"], table["layer"], draws=draws)
             medians = table.loc[table["known"], ["positional", "symbolic"]].median()
             rows.append(
                 {"definition": name, **medians, "symbolic_lead": found.value, "low": found.low, "high": found.high}
             )
         return pd.DataFrame(rows)
 
-    def plane(self, count: int = 10, material: str = REPEATED):
+    def plane(self, count: int | None = None, material: str = REPEATED):
         """Draw all heads in the plane of both scores, those of a kind, chosen from a menu, in colour (Altair)."""
         from possym.profiling.atlas_charts import known_plane
 
         return known_plane(self, count, material)
 
+    def save(self, path: str | os.PathLike) -> Path:
+        """Write the atlas as a folder of Parquet tables and ``atlas.json``, whole or not at all.
+
+        An earlier atlas at ``path`` is replaced; anything else there is left alone.
+
+        Raises:
+            InputError: ``path`` holds something that is not an atlas.
+            ResultsError: it cannot be written, as for want of room.
+        """
+        tables = {name: getattr(self, name) for name in TABLES}
+        return save_tables(path, "atlas", tables, {"format": 1, "settings": self.settings})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Read an atlas that `save` wrote.
+
+        Raises:
+            ResultsError: no atlas there, or one that is incomplete, was changed, or is of another format.
+        """
+        with saved_tables(path, "atlas", (1,)) as (folder, manifest):
+            tables = [pd.read_parquet(folder / f"{name}.parquet") for name in TABLES]
+            return cls(*tables, settings=manifest["settings"])
+
+    def __repr__(self) -> str:
+        """Return a few lines: of each definition the first heads, and on which side of the plane they lie."""
+        count = self.first()
+        places = self.places(draws=1).set_index("definition")["symbolic_lead"]
+        lines = []
+        for name, lead in places.items():
+            heads = ", ".join(f"{layer}.{head}" for layer, head in self.known(str(name))[:3])
+            lines.append(f"  {DEFINITIONS[str(name)].label}: {heads}" + ("" if np.isnan(lead) else f"; {lead:.2f}"))
+        about = f" of {self.settings['model']}" if "model" in self.settings else ""
+        return (
+            f"Atlas{about}: {counted(len(self.ranked()), 'head')}; of each kind the first three (layer.head), and how "
+            f"likely one of its first {count} leads further toward symbolic than another head\n" + "\n".join(lines)
+        )
+
 
 def consistency(values: np.ndarray) -> tuple[float, float, float]:
-    """Return ICC(C,1) of values (heads, prompts) and the ends of its 95 % interval.
+    """Return ICC(C,1) of values (heads, prompts) and the ends of its 95 % interval; NaN for one head.
 
     >>> consistency(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))[0]
     1.0
     """
     heads, prompts = values.shape
+    if heads < 2:
+        return float("nan"), float("nan"), float("nan")
     overall = values.mean()
     between = prompts * ((values.mean(1) - overall) ** 2).sum() / (heads - 1)
     rest = values - values.mean(1, keepdims=True) - values.mean(0) + overall
@@ -249,7 +310,8 @@ def atlas(model: nn.Module, tokenizer: Any, *, prompts: int = 16, length: int = 
         `Atlas`.
 
     Raises:
-        InputError: numbers that do not fit, a vocabulary smaller than ``length``, or too little text.
+        InputError: numbers that do not fit, a vocabulary smaller than ``length``, too little text, or a tokenizer of
+            another model.
         UnsupportedModelError: a model that cannot be read.
 
     >>> import tempfile
@@ -266,6 +328,11 @@ def atlas(model: nn.Module, tokenizer: Any, *, prompts: int = 16, length: int = 
     embedding: Any = model.get_input_embeddings  # nn.Module does not tell what it is
     vocabulary = embedding().weight.shape[0]
     drawn = draw(tokenizer, vocabulary, prompts, length, torch.Generator().manual_seed(seed))
+    most = max(int(prompt.tokens.max()) for material in drawn.values() for prompt in material)
+    if most >= vocabulary:
+        raise InputError(
+            f"tokenizer gives token {most}, the model's vocabulary ends at {vocabulary - 1}: give the model's tokenizer"
+        )
     heads, scores, said = [], [], []
     for material, all_prompts in drawn.items():
         found, right = heads_of(model, material, all_prompts[::2])
@@ -273,4 +340,5 @@ def atlas(model: nn.Module, tokenizer: Any, *, prompts: int = 16, length: int = 
         said.extend(right.tolist())
         scores.append(scores_of(model, material, all_prompts[1::2]))
     settings = dict(prompts=prompts, length=length, seed=seed, said=float(np.mean(said)) if said else None)
+    settings |= model_identity(model) | tokenizer_identity(tokenizer)
     return Atlas(pd.concat(heads, ignore_index=True), pd.concat(scores, ignore_index=True), settings)

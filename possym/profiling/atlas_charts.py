@@ -12,20 +12,22 @@ from possym.profiling.known_kinds import DEFINITIONS, REPEATED
 LABELS = {name: one.label for name, one in DEFINITIONS.items()}
 
 
-def known_plane(atlas: Any, count: int = 10, material: str = REPEATED) -> alt.Chart | alt.HConcatChart:
+def known_plane(atlas: Any, count: int | None = None, material: str = REPEATED) -> alt.Chart | alt.HConcatChart:
     """Draw all heads in the plane of both scores; a menu chooses the definition whose heads stand out."""
     return known_planes({"": atlas}, count, material)
 
 
-def known_planes(atlases: Mapping[str, Any], count: int = 10, material: str = REPEATED) -> alt.Chart | alt.HConcatChart:
+def known_planes(
+    atlases: Mapping[str, Any], count: int | None = None, material: str = REPEATED
+) -> alt.Chart | alt.HConcatChart:
     """Draw the planes of several models side by side, with one menu of definitions for all.
 
     Args:
         atlases: by the model's name, each a `possym.profiling.atlas.Atlas`.
-        count: heads that a definition names.
+        count: heads that a definition names; None as in `possym.profiling.atlas.Atlas`, of the smallest model.
         material: what the heads are scored on.
     """
-    parts = []
+    parts, count = [], min(atlas.first(count) for atlas in atlases.values())
     for model, atlas in atlases.items():
         values = atlas.summary()
         for name in DEFINITIONS:
@@ -39,7 +41,7 @@ def known_planes(atlases: Mapping[str, Any], count: int = 10, material: str = RE
         for model, atlas in atlases.items()
     }
     sides = [
-        f"{LABELS[name]} {' and '.join(f'{rows[name].symbolic_lead:.2f}' for rows in found.values())}"
+        f"{LABELS[name]} {' and '.join(lead(rows[name].symbolic_lead) for rows in found.values())}"
         for name in DEFINITIONS
     ]
     apart = min(r["induction"].symbolic_lead - r["previous_token"].symbolic_lead for r in found.values())
@@ -60,6 +62,7 @@ def known_planes(atlases: Mapping[str, Any], count: int = 10, material: str = RE
             tooltip=["layer:Q", "head:Q", "known:N", number("value"), number("positional"), number("symbolic")],
         )
     )
+    heads = "the head that" if count == 1 else f"the {count} heads that"
     width = 380 if len(atlases) == 1 else 300
     panels = [
         points.transform_filter(alt.datum.model == model).properties(
@@ -72,11 +75,20 @@ def known_planes(atlases: Mapping[str, Any], count: int = 10, material: str = RE
     )
     chart = panels[0] if len(panels) == 1 else alt.hconcat(*panels)
     return chart.add_params(menu).properties(
-        title=alt.Title(title, subtitle=f"Large: the {count} heads that the chosen definition names first"),
+        title=alt.Title(title, subtitle=f"Large: {heads} the chosen definition names first"),
         description=f"Scatter plot of heads by positional and symbolic score on {material}, the first {count} of a "
         f"chosen kind large. Probability that one leads further toward symbolic than another head: "
         f"{'; '.join(sides)}.",
     )
+
+
+def lead(value: float) -> str:
+    """Return a probability as the description of a chart has it.
+
+    >>> lead(0.123), lead(float("nan"))
+    ('0.12', 'unknown')
+    """
+    return "unknown" if pd.isna(value) else f"{value:.2f}"
 
 
 def definitions_agree(atlases: Mapping[str, Any], count: int = 10) -> alt.HConcatChart:

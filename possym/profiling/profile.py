@@ -1,6 +1,5 @@
 """The profile of a model: `profile` makes it, `Profile` holds its tables, prints, draws, saves and joins them."""
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from possym import __version__
 from possym.capture import Capture
-from possym.errors import InputError, ResultsError, require_type, to_int
+from possym.errors import InputError, require_type, to_int
 from possym.profiling.identity import hash_of, model_identity, tokenizer_identity
 from possym.profiling.prompts import (
     check_holds,
@@ -26,10 +25,9 @@ from possym.profiling.prompts import (
     read_prompts,
     read_queries,
 )
+from possym.profiling.saved import save_tables, saved_tables
 from possym.profiling.scoring import HEAD_VALUES, Scoring, plan_batches, purity_of, score_batches
-from possym.profiling.shards import Shards, check_hashes, hashes
-from possym.results import writing
-from possym.results.files import scratch
+from possym.profiling.shards import Shards
 from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
 
 TABLES = ("heads", "frequencies", "prompts", "inputs", "coverage")
@@ -154,22 +152,8 @@ class Profile:
             InputError: ``path`` holds something that is not a profile.
             ResultsError: it cannot be written, as for want of room.
         """
-        require_type(path, (str, os.PathLike), "path")
-        path = Path(os.path.expanduser(path))
-        if path.exists() and not (path / "profile.json").exists():
-            raise InputError(f"{path} exists and is not a saved profile: choose another place")
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with scratch(path.parent) as folder:
-                (new := folder / "new").mkdir()
-                for name in TABLES:
-                    getattr(self, name).to_parquet(new / f"{name}.parquet", index=False)
-                manifest = {"format": 2, "settings": self.settings, "sha256": hashes(new)}
-                (new / "profile.json").write_text(json.dumps(manifest, indent=1))
-                if path.exists():
-                    os.replace(path, folder / "before")
-                os.replace(new, path)
-        return path
+        tables = {name: getattr(self, name) for name in TABLES}
+        return save_tables(path, "profile", tables, {"format": 2, "settings": self.settings})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Self:
@@ -180,23 +164,13 @@ class Profile:
         Raises:
             ResultsError: no profile there, or one that is incomplete, altered, or of another format.
         """
-        require_type(path, (str, os.PathLike), "path")
-        path = Path(os.path.expanduser(path))
-        try:
-            manifest = json.loads((path / "profile.json").read_text())
-            if manifest["format"] not in (1, 2):
-                raise ResultsError(f"{path} has format {manifest['format']!r}; this possym reads formats 1 and 2")
-            check_hashes(path, manifest.get("sha256", {}))  # early profiles have none
+        with saved_tables(path, "profile", (1, 2)) as (folder, manifest):
             old = manifest["format"] == 1
             tables = {
-                name: pd.read_parquet(path / f"{name}.parquet") for name in TABLES if not (old and name == "inputs")
+                name: pd.read_parquet(folder / f"{name}.parquet") for name in TABLES if not (old and name == "inputs")
             }
             found = cls(**tables, settings=manifest["settings"])
             return found.from_format_1() if old else found.with_lists()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ResultsError(
-                f"{path} holds no whole profile ({error}): give a folder that Profile.save wrote"
-            ) from error
 
     def from_format_1(self) -> Self:
         """Return what possym 0.1 saved with today's columns, NaN where nothing was measured."""

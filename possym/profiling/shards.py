@@ -48,7 +48,7 @@ class Shards:
         begun = self.begun(marker)
         if differing := sorted(key for key in {*begun, *identity} if begun.get(key) != identity.get(key)):
             raise ResultsError(
-                f"{folder} was begun with another {', '.join(differing)}: give the same arguments to go on, or another "
+                f"{folder} was begun with other {', '.join(differing)}: give the same arguments to go on, or another "
                 "folder"
             )
 

@@ -163,7 +163,7 @@ def area_under_curve(
     times = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
     pairs = (times @ known) * (times @ others)
     drawn = np.einsum("da,ab,db->d", times, between, times)[pairs > 0] / pairs[pairs > 0]
-    low, high = np.percentile(drawn, [2.5, 97.5])
+    low, high = np.percentile(drawn, [2.5, 97.5]) if len(drawn) else (np.nan, np.nan)
     return Estimate(float(wins.mean()), float(low), float(high))
 
 

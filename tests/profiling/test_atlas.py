@@ -1,18 +1,22 @@
 """The atlas against attention read in another way and loops over tokens; planted heads; what it refuses."""
 
+import functools
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import possym
 from possym.capture.known_heads import known_heads
-from possym.errors import InputError
+from possym.errors import InputError, ResultsError
 from possym.models import hub, random_llama
 from possym.profiling import atlas_charts
 from possym.profiling.atlas import Atlas, atlas, consistency, draw
 from possym.profiling.known_kinds import DEFINITIONS, MATERIALS, RECENT, measured
 
+from ..capture import families
 from ..charts.drawn import draw as picture
 from ..charts.drawn import is_complete, marks, texts
 
@@ -158,6 +162,7 @@ def test_charts_mark_the_known_heads_and_say_what_they_show():
         lambda one, loaded: atlas(*loaded, length=4),
         lambda one, loaded: atlas(*loaded, length=10_000),
         lambda one, loaded: one.known("no such"),
+        lambda one, loaded: atlas(families.build("llama", vocab_size=300), loaded[1], **SIZES),  # another's tokenizer
         lambda one, loaded: one.known("sink", 40),
         lambda one, loaded: one.places("no such"),
         lambda one, loaded: planted(prompts=1).stability(),
@@ -178,3 +183,48 @@ def test_a_head_that_copies_half_of_the_needle_retrieves_half(loaded):
             weights[needle.answer[0] - 1 + step, needle.value[0] + step + (step >= right)] = 1.0  # else one too far
         value = measured(definition, weights[None], definition.targets(prompts[0])).item()
         assert value == pytest.approx(right / steps) == by_loops("retrieval", weights, prompts[0])
+
+
+@pytest.fixture(scope="module")
+def small(loaded):
+    """An atlas of a model of one layer, by its number of heads."""
+
+    @functools.cache
+    def make(heads):
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=len(loaded[1]), hidden_size=8 * heads, intermediate_size=16, num_hidden_layers=1,
+            num_attention_heads=heads, num_key_value_heads=1,
+        )  # fmt: skip
+        return atlas(LlamaForCausalLM(config).eval(), loaded[1], prompts=2, length=12)
+
+    return make
+
+
+@pytest.mark.parametrize("heads", [1, 2, 5])
+def test_a_model_of_few_heads_has_an_atlas(small, heads):
+    one = small(heads)
+    assert len(one.summary()) == heads and one.first() == 1
+    agreement, stability, places = one.agreement(), one.stability(), one.places(draws=20)
+    assert len(agreement) == len(DEFINITIONS) ** 2 and (agreement["by_chance"] == 1 / heads).all()
+    assert stability["icc"].notna().all() == places["symbolic_lead"].notna().all() == (heads > 1)
+    assert "; nan" not in repr(one) and repr(one).count("\n") == len(DEFINITIONS)
+    chart = one.plane()
+    assert "the head that" in chart.title.subtitle and "nan" not in chart.description
+    is_complete(chart)
+
+
+def test_a_saved_atlas_is_the_one_that_was_made(loaded, found, tmp_path):
+    found.save(tmp_path / "atlas")
+    same = Atlas.load(found.save(tmp_path / "atlas"))  # over the first
+    pd.testing.assert_frame_equal(same.heads, found.heads)
+    pd.testing.assert_frame_equal(same.scores, found.scores)
+    assert same.settings == found.settings and {"model", "weights", "tokenizer"} <= found.settings.keys()
+    assert repr(same) == repr(found) and repr(found).startswith(f"Atlas of {found.settings['model']}: 16 heads")
+    table = tmp_path / "atlas" / "heads.parquet"
+    table.write_bytes(table.read_bytes() + b"0")
+    for path, error in ((tmp_path / "atlas", "was changed"), (tmp_path / "none", "holds no whole atlas")):
+        with pytest.raises(ResultsError, match=error):
+            Atlas.load(path)
+    with pytest.raises(InputError, match="not a saved atlas"):
+        found.save(tmp_path)

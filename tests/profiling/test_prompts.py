@@ -262,7 +262,7 @@ def test_models_of_equal_weights_and_another_rotation_are_told_apart(tmp_path):
     other = families.build("llama", rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=1e4))
     other.load_state_dict(model.state_dict())
     profile(IDS, model, checkpoint=tmp_path)
-    with pytest.raises(ResultsError, match="begun with another config"):
+    with pytest.raises(ResultsError, match="begun with other config"):
         profile(IDS, other, checkpoint=tmp_path)
 
 
@@ -348,11 +348,11 @@ def test_progress_goes_over_layers_within_a_prompt_that_takes_long(count, query,
 def test_a_folder_of_another_run_is_refused(tmp_path):
     folder = tmp_path / "run"
     profile(IDS, checkpoint=folder)
-    with pytest.raises(ResultsError, match="begun with another prompts"):
+    with pytest.raises(ResultsError, match="begun with other prompts"):
         profile(IDS[:2], checkpoint=folder)
-    with pytest.raises(ResultsError, match="begun with another temperature"):
+    with pytest.raises(ResultsError, match="begun with other temperature"):
         profile(IDS, checkpoint=folder, temperature=0.3)
-    with pytest.raises(ResultsError, match="begun with another weights"):
+    with pytest.raises(ResultsError, match="begun with other weights"):
         profile(IDS, families.build("llama", seed=1), checkpoint=folder)
     (other := tmp_path / "thesis").mkdir()
     (other / "chapter.txt").write_text("years of work")
