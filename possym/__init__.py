@@ -28,6 +28,7 @@ from possym.errors import (
 __version__ = "0.2.0"
 __released__ = "2026-11-28"
 __all__ = [
+    "Atlas",
     "ConfigError",
     "DeviceError",
     "EndpointError",
@@ -68,7 +69,7 @@ HOMES = {"keep": "kv_cache"}  # functions whose room few need: a chapter that pl
 
 def __getattr__(name: str):
     # Loaded on first use: torch and pandas take a second, and errors alone need neither.
-    if name in ("Profile", "atlas", "compare", "profile", "scores_from"):
+    if name in ("Atlas", "Profile", "atlas", "compare", "profile", "scores_from"):
         return getattr(import_module("possym.profiling"), name)
     if name in HOMES:
         return getattr(import_module(f"possym.{HOMES[name]}"), name)

@@ -23,6 +23,7 @@ from possym.results import sha256
 DEFAULT = "SmolLM2-135M-Instruct"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+TOKENIZERS = ("token*", "*vocab*", "*.model", "merges.txt", "tekken.json")  # names of files that may be one
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -33,7 +34,7 @@ class Loaded(NamedTuple):
     tokenizer: object
 
 
-def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> Loaded:
+def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto", with_tokenizer: bool = True) -> Loaded:
     """Load a language model and its tokenizer.
 
     Code that comes with a checkpoint is never run. A model whose logits have a softcap gets eager attention, because
@@ -47,6 +48,7 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
         device: ``"auto"`` is CUDA where there is one, else the CPU; any torch device.
         dtype: ``"auto"`` keeps the checkpoint's on a GPU and is float32 on the CPU; or ``"float32"``,
             ``"bfloat16"``, ``"float16"``.
+        with_tokenizer: False for the model alone, as of a checkpoint that has none; `Loaded.tokenizer` is None then.
 
     Raises:
         InputError: unknown dtype or device, a name that is neither a folder nor a file nor a reachable hub id, a
@@ -86,22 +88,26 @@ def load(name: str = DEFAULT, *, device: str = "auto", dtype: str = "auto") -> L
         source = converted_folder(GEMMA, GEMMA_SHA256, join_gemma)
     elif Path(name).is_dir():
         source = Path(name)
+        check_folder(source, with_tokenizer)
         check_pointers(source)
-    elif Path(name).is_file() and name.endswith(".gguf"):
+    elif Path(name).is_file() and name.lower().endswith(".gguf"):
         need_gguf()
         try:
             source = converted_folder(Path(name).stem, sha256(Path(name)), lambda place: Path(name))
         except (PossymError, MemoryError):
             raise
-        except Exception as error:  # what is no GGUF, or of a family that transformers does not read from it
-            raise InputError(f"name = {given!r} could not be loaded: {type(error).__name__}: {error}") from error
+        except Exception as error:
+            raise InputError(
+                f"name = {given!r} could not be loaded: {type(error).__name__}: {error}. It may be no GGUF, be cut "
+                "off, or be of a family that transformers does not read from GGUF"
+            ) from error
     elif name.count("/") == 1 and " " not in name:
         source = name
     else:
         raise InputError(f"name = {given!r}: neither a folder, a .gguf file nor a hub id")
     chosen = "float32" if dtype == "auto" and torch.device(device).type == "cpu" else dtype
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False) if with_tokenizer else None
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=chosen,
@@ -142,6 +148,26 @@ def check_weights(name: str, found: dict) -> None:
         raise InputError(
             f"name = {name!r}: its weights are not those of its config: {'; '.join(wrong)}. transformers would go on "
             "with random weights in place of missing ones: complete the checkpoint, or load the model yourself"
+        )
+
+
+def check_folder(folder: Path, with_tokenizer: bool) -> None:
+    """Raise an InputError that says what to give instead where a folder holds no model, or no tokenizer."""
+    if not (folder / "config.json").is_file():
+        files = sorted(path.name for path in folder.glob("*.[gG][gG][uU][fF]"))
+        models = sorted((path.parent.name for path in folder.glob("*/config.json")), key=lambda name: (len(name), name))
+        if (folder / "adapter_config.json").is_file():
+            advice = "an adapter alone: merge it into its base model, as peft's merge_and_unload does, and save that"
+        elif files or models:
+            some = files or models
+            advice = f"no model itself, but {', '.join(some[:5])}{', …' if len(some) > 5 else ''}: give one of them"
+        else:
+            advice = "no config.json: give a folder that save_pretrained wrote, a .gguf file or a hub id"
+        raise InputError(f"{folder} holds {advice}")
+    if with_tokenizer and not any(path for kind in TOKENIZERS for path in folder.glob(kind)):
+        raise InputError(
+            f"{folder} holds no tokenizer, as a checkpoint of a Trainer that was given none: copy the files of the "
+            "model that it was trained from, as with tokenizer.save_pretrained"
         )
 
 

@@ -165,7 +165,7 @@ def check_comparable(a: Profile, b: Profile) -> None:
     if a.inputs.empty or b.inputs.empty:
         raise InputError("a profile that possym 0.1 saved does not keep its prompts: make it anew to compare it")
     if len(a.inputs) != len(b.inputs):
-        raise InputError(f"a has {len(a.inputs)} prompts and b {len(b.inputs)}: profile the same prompts")
+        raise InputError(f"a has {counted(len(a.inputs), 'prompt')} and b {len(b.inputs)}: profile the same prompts")
     names = dict(token_ids="token ids", spans="blocks", held="held tokens")
     for number, (ours, theirs) in enumerate(zip(a.inputs.to_dict("records"), b.inputs.to_dict("records"), strict=True)):
         if differing := [said for name, said in names.items() if ours[name] != theirs[name]]:

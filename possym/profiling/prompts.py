@@ -101,6 +101,13 @@ def read_prompt(number: int, prompt: Any, tokenizer: Any) -> Prompt:
             raise InputError(f"prompt {number} is {'a chat' if chat else 'text'}: give tokenizer, or token ids")
         # A template writes the special tokens itself, so tokenizing must not add them again.
         text, special = (render_chat(number, list(prompt), tokenizer), False) if chat else (prompt, True)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"prompt {number} holds half a character at {error.start} ({text[error.start]!r}), as text that was "
+                "not read as UTF-8 does: read it anew"
+            ) from None
         if not getattr(tokenizer, "is_fast", False):
             return Prompt(list(tokenizer(text, add_special_tokens=special)["input_ids"]))
         encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)

@@ -4,6 +4,7 @@ Several profiles of the same prompts, as of checkpoints, become one file with a 
 `report.js` its script; neither loads anything else.
 """
 
+import itertools
 import json
 import os
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from possym.profiling.compare import compare
 from possym.profiling.identity import config_hash, weights_hash
 from possym.profiling.profile import Profile, counted
 from possym.profiling.steps import changes, in_order, spelt
-from possym.results import atomic_write
+from possym.results import atomic_write, writing
 
 SHOWN = ("positional", "symbolic", "entropy", "purity", "attention_moved", "positional_sd", "symbolic_sd")
 MOST_HEADS, MOST_PROMPTS, MOST_TOKENS = 12, 3, 64  # of the token view: a megabyte and a third at most
@@ -89,6 +90,8 @@ def write_report(
     text = json.dumps(contents(steps, model, tokenizer, title), separators=(",", ":"), allow_nan=False)
     text = text.replace("<", "\\u003c")  # in a prompt it would end the script that holds the data
     path = Path(os.path.expanduser(path))
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as new:
         new.write_text(page.replace("POSSYM_SCRIPT", script).replace("POSSYM_DATA", text, 1), encoding="utf-8")
     return path
@@ -138,7 +141,7 @@ def contents(
         "views": views,
         "rows": rows,
         "no_view": "Not in this file: write the report with model= and prompts of at most 64 tokens to see it here.",
-        "coverage": as_rows(profile.coverage),
+        "coverage": alike_layers(profile.coverage),
         "settings": [[name, str(value)] for name, value in settings.items()],
         "cite": [line.format(version=settings.get("possym", "")) for line in CITE],
     }
@@ -177,6 +180,26 @@ def as_rows(table: pd.DataFrame) -> dict[str, list]:
     """Return a table as the page has it."""
     rows = [[in_words(value) for value in row] for row in table.itertuples(index=False)]
     return {"columns": list(table), "rows": rows}
+
+
+def alike_layers(coverage: pd.DataFrame) -> dict[str, list]:
+    """Return a coverage as the page has it, neighbouring layers that are read alike in one row.
+
+    Of their self-checks it has the worst. Columns that hold nothing are left out.
+
+    >>> table = pd.DataFrame({"layer": [0, 1, 2], "planes": [4, 4, 8], "self_check": [1e-6, 3e-6, 2e-6]})
+    >>> alike_layers(table)["rows"]
+    [['0–1', '4', '3e−06'], ['2', '8', '2e−06']]
+    """
+    there = coverage.dropna(axis=1, how="all")
+    facts = as_rows(there.drop(columns=["layer", "self_check"], errors="ignore"))
+    rows = []
+    for said, group in itertools.groupby(range(len(there)), key=facts["rows"].__getitem__):
+        some = there.iloc[list(group)]
+        low, high = some.layer.iloc[0], some.layer.iloc[-1]
+        worst = [in_words(some.self_check.max())] if "self_check" in there else []
+        rows.append([str(low) if low == high else f"{low}–{high}", *said, *worst])
+    return {"columns": ["layer", *facts["columns"], *(["self_check"] if "self_check" in there else [])], "rows": rows}
 
 
 def token_views(

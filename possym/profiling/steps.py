@@ -13,7 +13,7 @@ import pandas as pd
 
 from possym.errors import InputError, require_type
 from possym.profiling.compare import check_comparable, compare
-from possym.profiling.profile import Profile
+from possym.profiling.profile import Profile, counted
 
 
 def changes(profiles: Mapping[Any, Profile], *, level: float = 0.05, seed: int = 0) -> pd.DataFrame:
@@ -69,7 +69,9 @@ def load_steps(folder: str | os.PathLike) -> dict[str, Profile]:
     places = sorted(Path(os.path.expanduser(folder)).glob("*/"), key=lambda place: by_number(place.name))
     found = {place.name: saved for place in places if (saved := saved_profile(place)) is not None}
     if len(found) < 2:
-        raise InputError(f"{folder} holds {len(found)} profiles: give a folder with one a subfolder, two or more")
+        raise InputError(
+            f"{folder} holds {counted(len(found), 'profile')}: give a folder with one a subfolder, two or more"
+        )
     return {name: Profile.load(place) for name, place in found.items()}
 
 

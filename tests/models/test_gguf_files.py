@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import possym
+from possym.errors import InputError
 from possym.models import hub
 
 BASE, WIDTH, HEADS, KEY_HEADS = 5e5, 32, 4, 2
@@ -153,3 +154,13 @@ def test_a_scaling_that_is_not_read_is_warned_of(said, factors, what, tmp_path, 
     for _ in range(2):  # when it is converted, and when it is there
         with pytest.warns(UserWarning, match=rf"odd.gguf scales its rotation {what} in a way that is not read"):
             hub.load(str(tmp_path / "odd.gguf"), device="cpu")
+
+
+@pytest.mark.parametrize("count", [0, 1000, -1000])
+def test_a_file_that_is_cut_off_is_refused(count, tmp_path, monkeypatch):
+    monkeypatch.setenv("POSSYM_CACHE", str(tmp_path / "cache"))
+    write(build({}), tmp_path / "whole.gguf", {}, {})
+    (tmp_path / "CUT.GGUF").write_bytes((tmp_path / "whole.gguf").read_bytes()[:count])
+    with pytest.raises(InputError, match=r"CUT.GGUF' could not be loaded: \w+.* be cut off"):
+        hub.load(str(tmp_path / "CUT.GGUF"), device="cpu")
+    assert not list((tmp_path / "cache").iterdir())

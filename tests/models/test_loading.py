@@ -73,6 +73,50 @@ def test_damaged_folders_are_refused(whole, tmp_path, damage, message):
         hub.load(str(folder), device="cpu")
 
 
+def adapter(folder):
+    (folder / "config.json").rename(folder / "adapter_config.json")
+
+
+def files_of_llama_cpp(folder):
+    (folder / "config.json").unlink()
+    (folder / "one.GGUF").touch()
+
+
+def a_training(folder):
+    (folder / "config.json").unlink()
+    for step in (500, 1500):
+        (folder / f"checkpoint-{step}").mkdir()
+        (folder / f"checkpoint-{step}" / "config.json").touch()
+
+
+def no_model(folder):
+    (folder / "config.json").unlink()
+
+
+def no_tokenizer(folder):
+    for path in folder.glob("token*"):
+        path.unlink()
+
+
+OTHERS = {
+    adapter: "an adapter alone: merge it",
+    files_of_llama_cpp: "no model itself, but one.GGUF: give one of them",
+    a_training: "but checkpoint-500, checkpoint-1500: give one of them",
+    no_model: "no config.json: give a folder that save_pretrained wrote",
+    no_tokenizer: "no tokenizer, .*: copy the files of the model that it was trained from",
+}
+
+
+@pytest.mark.parametrize("change", OTHERS)
+def test_a_folder_that_holds_something_else_is_told_what_to_give(whole, tmp_path, change):
+    folder = shutil.copytree(whole, tmp_path / "other")
+    change(folder)
+    with pytest.raises(InputError, match=OTHERS[change]):
+        hub.load(str(folder), device="cpu")
+    if change is no_tokenizer:
+        assert hub.load(str(folder), device="cpu", with_tokenizer=False).tokenizer is None
+
+
 def broken_tokenizer(folder):
     (folder / "tokenizer.json").write_text('{"a": 1}')
 
