@@ -251,8 +251,8 @@ class Atlas:
             ResultsError: no atlas there, or one that is incomplete, was changed, or is of another format.
         """
         with saved_tables(path, "atlas", (1,)) as (folder, manifest):
-            tables = [pd.read_parquet(folder / f"{name}.parquet") for name in TABLES]
-            return cls(*tables, settings=manifest["settings"])
+            heads, scores = (pd.read_parquet(folder / f"{name}.parquet") for name in TABLES)
+            return cls(heads, scores, manifest["settings"])
 
     def __repr__(self) -> str:
         """Return a few lines: of each definition the first heads, and on which side of the plane they lie."""

@@ -90,10 +90,21 @@ class Comparison:
             f"{settings['before']} → {settings['after']}: {counted(settings['prompts'], 'prompt')}, "
             f"{counted(len(self.heads), by)}\n"
             f"  {counted(int(self.heads.changed.sum()), by)} changed (p < {settings['level']:g}, for all together), "
-            f"{touched} differ by {settings['tolerance']:g} or more on some prompt, "
+            f"{touched} {'differs' if touched == 1 else 'differ'} by {settings['tolerance']:g} or more on some prompt, "
             f"{len(self.new_kinds)} of another kind\n"
-            f"  mean change: {means}{self.largest_change()}{few}"
+            f"  mean change: {means}{self.earliest()}{self.largest_change()}{few}"
         )
+
+    def earliest(self) -> str:
+        """Return which heads differ in the first layer where any does, as where weights were changed; else nothing."""
+        rows = self.heads[self.heads.largest > 0]
+        if rows.empty:
+            return ""
+        rows, by = rows[rows.layer == rows.layer.min()], self.settings["by"]
+        numbers = rows[by].drop_duplicates().tolist()
+        noun = f"{by.replace('_', ' ')}{'s' * (len(numbers) > 1)}"
+        shown = ", ".join(map(str, numbers[:5])) + ", …" * (len(numbers) > 5)
+        return f"\n  first to differ: layer {rows.layer.iloc[0]}, {noun} {shown}"
 
     def largest_change(self) -> str:
         """Return whose mean score changed most, of those beyond chance if there are any; nothing where none changed."""

@@ -74,6 +74,7 @@ def test_a_planted_change_is_found_in_its_head_and_elsewhere_in_later_layers_alo
     assert [planted.changed.layer.iloc[0], planted.changed["head"].iloc[0]] == [1, 2]
     assert (planted.layers[planted.layers.layer < 1].positional_change == 0).all()
     assert "largest change: layer 1, head 2, " in repr(planted)
+    assert "first to differ: layer 1, head 2\n" in repr(planted)
 
 
 @pytest.mark.parametrize("other", ["the same", "a rounding of 4 bits and itself"])
@@ -84,7 +85,8 @@ def test_nothing_is_found_where_nothing_changed(other, model, before):
     found = possym.compare(*pair)
     assert not found.heads.changed.any() and not found.heads.largest.any() and found.new_kinds.empty
     assert (found.heads[["positional_p", "symbolic_p"]] == 1).all(axis=None)
-    assert "0 heads changed" in repr(found) and "largest change" not in repr(found)
+    assert "0 heads changed" in repr(found)
+    assert "largest change" not in repr(found) and "first to differ" not in repr(found)
 
 
 def test_rounding_to_4_bits_changes_heads_and_the_two_directions_mirror_each_other(model, before):
