@@ -105,8 +105,8 @@ class Atlas:
     Attributes:
         heads: definition, prompt, layer, head, value: what each definition of `DEFINITIONS` measures.
         scores: material, layer, head, positional, symbolic, attention_moved: means over other prompts of each material.
-        settings: prompts, length, seed, and said, the share of the needles' tokens that the model answers by itself; what
-            the model and its tokenizer are, as in `possym.profiling.profile.Profile`.
+        settings: prompts, length, seed, and said, the share of the needles' tokens that the model answers by itself;
+            what the model and its tokenizer are, as in `possym.profiling.profile.Profile`.
 
     Of each definition, methods take the first ``count`` heads: 10 unless told otherwise, or a quarter of all in a model
     that has fewer than 40.
