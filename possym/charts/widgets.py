@@ -2,12 +2,10 @@
 
 from html import escape
 
-from possym.errors import InputError, MissingPackageError, install_command
+from possym.errors import InputError, needed
 
-try:
+with needed("controls need", "plots"):
     import ipywidgets
-except ModuleNotFoundError as error:
-    raise MissingPackageError(f"controls need {error.name}: {install_command('plots')}") from None
 
 RUN_IN_LAB = "As it starts. In JupyterLab (make lab) its controls call the model."
 

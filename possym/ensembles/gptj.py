@@ -30,7 +30,7 @@ from possym.ensembles.attention import Attend, Watch, attention_of_block, tables
 from possym.ensembles.dropout import keep_mask
 from possym.ensembles.ensemble import Ensemble, Sizes, need_size, project
 from possym.ensembles.exchange import check_importable, check_kind, exported, read_from
-from possym.errors import ConfigError, UnsupportedModelError
+from possym.errors import ConfigError, UnsupportedModelError, needed
 from possym.rope import frequencies
 
 if TYPE_CHECKING:
@@ -198,8 +198,9 @@ class GPTJEnsemble(Ensemble):
             InputError: no such member.
             UnsupportedModelError: transformers' GPT-J has RoPE base 10000 alone.
         """
-        from transformers import GPTJConfig as TheirConfig
-        from transformers import GPTJForCausalLM
+        with needed("a model of transformers needs", "models"):
+            from transformers import GPTJConfig as TheirConfig
+            from transformers import GPTJForCausalLM
 
         ours = self.config
         member = self.member(index)

@@ -24,6 +24,7 @@ from possym.ensembles.attention import attention_of_block
 from possym.ensembles.dropout import keep_mask
 from possym.ensembles.ensemble import Ensemble, Sizes, need_size, project
 from possym.ensembles.exchange import check_importable, check_kind, exported, read_from
+from possym.errors import needed
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -178,8 +179,9 @@ class LlamaEnsemble(Ensemble):
         Raises:
             InputError: no such member.
         """
-        from transformers import LlamaConfig as TheirConfig
-        from transformers import LlamaForCausalLM
+        with needed("a model of transformers needs", "models"):
+            from transformers import LlamaConfig as TheirConfig
+            from transformers import LlamaForCausalLM
 
         ours = self.config
         member = self.member(index)

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from possym import experiments
-from possym.errors import ConfigError, PossymError
+from possym.errors import ConfigError, InputError, PossymError
 from possym.results import load_or_run, provenance_line, result_folder, results_root
 from possym.results.runs import delete_small, listed
 
@@ -70,10 +70,10 @@ class Help(argparse.Action):
         parser.exit()
 
 
-def command_line() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+def command_line(name: str) -> argparse.ArgumentParser:
+    """Return what reads the command line of a command of that name."""
     parser = argparse.ArgumentParser(
-        prog="python -m possym.experiments",
+        prog=name,
         description=__doc__.splitlines()[0],
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
@@ -96,9 +96,17 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
-def main(words: list[str] | None = None) -> int:
-    """Run what the command line asks for; the exit status."""
-    parser = command_line()
+def main(words: list[str] | None = None, name: str = "python -m possym.experiments") -> int:
+    """Run what the command line asks for.
+
+    Args:
+        words: the arguments; those of the process without any.
+        name: the command's name, as its help shows it.
+
+    Returns:
+        The exit status: 0, or 1 where something failed, or 2 for what cannot be read.
+    """
+    parser = command_line(name)
     asked = parser.parse_args(words)
     try:
         known = studies()
@@ -125,7 +133,7 @@ def main(words: list[str] | None = None) -> int:
             result = load_or_run(study, config, asked.compute)
     except PossymError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, (InputError, ConfigError)) else 1
     except KeyboardInterrupt:
         print("Stopped. The same command goes on from its last checkpoint.", file=sys.stderr)
         return 130

@@ -13,15 +13,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import Cache
-from transformers.cache_utils import CacheLayerMixin
-from transformers.masking_utils import AttentionMaskInterface
-from transformers.modeling_utils import AttentionInterface
 
 from possym.capture import Capture
 from possym.capture.model_state import all_configs, modules_of
-from possym.errors import InputError, UnsupportedModelError, require_type
+from possym.errors import InputError, UnsupportedModelError, needed, require_type
 from possym.kv_cache.plan import CachePlan
+
+with needed("possym.kv_cache.holding needs", "models"):
+    from transformers import Cache
+    from transformers.cache_utils import CacheLayerMixin
+    from transformers.masking_utils import AttentionMaskInterface
+    from transformers.modeling_utils import AttentionInterface
 
 NAME = "possym_held"
 _caches: dict[nn.Module, "PlannedCache"] = {}  # of the models that are held now, by attention module

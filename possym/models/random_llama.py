@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from possym.errors import needed
 from possym.tasks.binding import ATTRIBUTES, INTRODUCTION, NAMES, QUESTION, STATEMENT
 from possym.tasks.text import natural_text
 
@@ -40,14 +41,15 @@ def save(folder: Path, seed: int = 0, *, gemma: bool = False) -> Path:
     >>> tokenizer.convert_ids_to_tokens(tokenizer(" Alice likes red.")["input_ids"])
     ['Alice', 'likes', 'red', '.']
     """
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import (
-        Gemma3ForCausalLM,
-        Gemma3TextConfig,
-        LlamaConfig,
-        LlamaForCausalLM,
-        PreTrainedTokenizerFast,
-    )
+    with needed("a random model needs", "models"):
+        from tokenizers import Tokenizer, models, pre_tokenizers
+        from transformers import (
+            Gemma3ForCausalLM,
+            Gemma3TextConfig,
+            LlamaConfig,
+            LlamaForCausalLM,
+            PreTrainedTokenizerFast,
+        )
 
     split = pre_tokenizers.Whitespace()
     frame = split.pre_tokenize_str(INTRODUCTION + STATEMENT + QUESTION)

@@ -30,11 +30,10 @@ from possym.capture import Capture
 from possym.errors import (
     ConfigError,
     InputError,
-    MissingPackageError,
     PossymError,
     ResultsError,
     UnsupportedModelError,
-    install_command,
+    needed,
     require_type,
 )
 from possym.profiling.identity import hash_of
@@ -53,12 +52,9 @@ from possym.results import atomic_write, writing
 from possym.results.steps import evaluation_steps
 from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
 
-try:
+with needed("possym.monitor needs", "models"):
+    import accelerate  # noqa: F401  without it a Trainer trains nothing
     from transformers import PreTrainedModel, TrainerCallback
-except ImportError:
-    raise MissingPackageError(
-        f"possym.profiling.monitor needs transformers and accelerate: {install_command('models')}"
-    ) from None
 
 POINTS = 100
 FILE = "head_scores.parquet"

@@ -97,7 +97,8 @@ def load_or_run(experiment: ModuleType, config: Any, compute: str = "stored") ->
         experiment: a module of `possym.experiments`.
         config: its `Config`.
         compute: ``"stored"`` loads and never runs, ``"auto"`` runs what is not stored, ``"always"`` runs. An
-            interrupted run resumes from its checkpoints; the stored seconds are those of all runs.
+            interrupted run resumes from its checkpoints; the stored seconds are those of all runs, or those that the
+            study counted of its parts, if more: parts may come from another machine.
 
     Warns:
         UserWarning: the paper preset is about to run on a CPU, though the stored result took a GPU; it says how long.
@@ -150,14 +151,13 @@ def load_or_run(experiment: ModuleType, config: Any, compute: str = "stored") ->
             "config_hash": config_hash(config),
             "seeds": [getattr(config, "seed", 0)],
             "started": datetime.fromtimestamp(clock.began, UTC).isoformat(timespec="seconds"),
-            "seconds": round(clock.seconds(), 2),
+            "seconds": round(max(clock.seconds(), study.manifest.pop("seconds", 0.0)), 2),
             **({"runs": clock.runs} if clock.runs > 1 else {}),
             **environment(getattr(config, "device", "auto")),
             **study.manifest,
         }
         save(folder, study)
         shutil.rmtree(checkpoints)
-        clock.notes.unlink(missing_ok=True)
     return study
 
 

@@ -1,6 +1,6 @@
 """Runs of studies: what they take with their interruptions, what is stored or unfinished, and what can be deleted.
 
-A run notes when it began beside its checkpoints. The run that goes on from them adds what the earlier ones took: up to
+A run notes among its checkpoints when it began. The run that goes on from them adds what the earlier ones took: up to
 the moment that ended them, or up to their last checkpoint where they were killed and could not say so.
 """
 
@@ -18,6 +18,7 @@ from possym.errors import ResultsError
 from possym.results.files import atomic_write
 
 COLUMNS = ("study", "result", "state", "started", "seconds", "device", "megabytes")
+NOTES = ".runs"  # among the checkpoints, so that it goes where they are taken
 SMALL = "smoke"  # the preset whose results are made anew in seconds
 
 
@@ -38,8 +39,8 @@ class Clock:
 
     def __init__(self, checkpoints: Path) -> None:
         """Begin a run that goes on from a folder of checkpoints; an empty folder is a first run."""
-        self.notes = checkpoints.with_suffix(".runs")
-        kept = [path.stat().st_mtime for path in checkpoints.rglob("*") if path.is_file()]
+        self.notes = checkpoints / NOTES
+        kept = [path.stat().st_mtime for path in checkpoints.rglob("*") if path.is_file() and path != self.notes]
         self.earlier = earlier_runs(self.notes) if kept else []
         for run in self.earlier:
             if run["seconds"] is None:
@@ -108,10 +109,10 @@ def listed(root: Path, study: str | None = None) -> pd.DataFrame:
             rows.append((folder.parent.name, folder.name, "stored", started[:16], seconds, device, size(folder)))
     for lock in sorted(root.glob(".partial/*.lock")):
         folder = lock.with_suffix("")
-        runs = earlier_runs(lock.with_suffix(".runs"))
+        runs = earlier_runs(folder / NOTES)
         started = time.strftime("%Y-%m-%dT%H:%M", time.gmtime(runs[0]["started"])) if runs else ""
         with lock_of(lock) as free:
-            state = "running" if not free else "unfinished" if folder.is_dir() and any(folder.iterdir()) else "lock"
+            state = "running" if not free else "unfinished" if has_checkpoints(folder) else "lock"
         name, _, rest = folder.name.partition("-")
         rows.append((name, rest, state, started, None, "", size(folder)))
     table = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -146,10 +147,14 @@ def delete_small(root: Path, study: str | None = None) -> list[str]:
             with lock_of(folder.with_suffix(".lock")) as free:
                 if free:
                     shutil.rmtree(folder, ignore_errors=True)
-                    folder.with_suffix(".runs").unlink(missing_ok=True)
                     folder.with_suffix(".lock").unlink(missing_ok=True)
                     gone.append(f".partial/{folder.name}")
     return gone
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Return whether a run left something to go on from."""
+    return folder.is_dir() and any(path.name != NOTES for path in folder.iterdir())
 
 
 @contextmanager

@@ -95,6 +95,8 @@ def test_every_pipe_of_a_recipe_fails_with_its_first_part_under_make_3_81_too():
     lines = re.sub(r"'[^'\n]*'|\"[^\"\n]*\"|\|\|", "", text.replace("\\\n", " ")).splitlines()
     piped = [line for line in lines if "|" in line.split("##")[0] and "#" not in line[:1]]
     assert len(piped) == 3 and all("set -o pipefail; " in line for line in piped)
+    newer = r"^\.(ONESHELL|EXTRA_PREREQS|WAIT)|&:|!=|::=|\+:=|\$\((file|guile|intcmp|let) |^(private|undefine) |sed -u"
+    assert not re.search(newer, re.sub(r"^#.*|sys\.exit.*", "", text, flags=re.MULTILINE), flags=re.MULTILINE)
 
 
 @pytest.fixture
@@ -119,6 +121,27 @@ def test_a_half_made_environment_is_made_anew(install):
     assert "No matching distribution found for" in result.stderr and "No module named pip" not in result.stderr
     assert (folder / ".venv/bin/pip").exists()
     assert result.returncode != 0 and not (folder / ".venv/ready").exists()  # though pip's words go through a pipe
+
+
+def test_what_pip_does_is_said_while_it_does_it(install):
+    """Debian's awk reads a pipe by the block and says nothing for minutes."""
+    folder, _ = install
+    python = folder / "python"
+    python.write_text("""#!/bin/sh
+case "$*" in
+  "-m venv"*) mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+  *--editable*) echo "Successfully built possym"; echo "Installing collected packages: a, b"
+    for _ in $(seq 200); do test -e seen && break; sleep 0.05; done
+    test -e seen && echo "Successfully installed a b" ;;
+esac
+""")
+    python.chmod(0o755)
+    command = ["make", ".venv/ready", f"PYTHON={python}"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        said = [process.stdout.readline() for _ in range(3)]
+        (folder / "seen").touch()
+        said += process.stdout.readlines()
+    assert process.returncode == 0 and said[2:] == ["  installing 2 packages\n", "  installed\n"]
 
 
 def test_a_python_that_makes_no_pip_is_named_and_nothing_is_left(install):

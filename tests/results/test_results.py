@@ -217,15 +217,23 @@ def test_the_seconds_of_an_interrupted_study_are_those_of_all_its_runs(store):
         with pytest.raises(KeyboardInterrupt) as stopped:
             results.load_or_run(interrupted(config, stop), config, "always")
         assert stopped.value.__notes__ == ["toy: stopped; the same call goes on from its last checkpoint"]
-    (notes,) = store.glob(".partial/*.runs")
+    (notes,) = store.glob(".partial/*/.runs")
     runs = json.loads(notes.read_text())
     assert [run["seconds"] >= 0.2 for run in runs] == [True, True]
-    killed = {"started": (notes.with_suffix("") / "step").stat().st_mtime - 100, "seconds": None}  # at its checkpoint
+    killed = {"started": (notes.parent / "step").stat().st_mtime - 100, "seconds": None}  # at its checkpoint
     notes.write_text(json.dumps([*runs, killed]))
     manifest = results.load_or_run(interrupted(config, lambda: None), config, "always").manifest
     assert 100.6 <= manifest["seconds"] < 110 and manifest["runs"] == 4
     again = results.load_or_run(interrupted(config, lambda: None), config, "always").manifest
     assert again["seconds"] < 10 and "runs" not in again
+
+
+def test_the_seconds_of_parts_made_elsewhere_count():
+    config = Config.preset_named("smoke")
+    for counted, stored in ((5000.0, 5000.0), (0.0, 0.2)):  # what is counted of no part is what the clock says
+        study = results.Study({"timing": pd.DataFrame({"seconds": [counted]})}, manifest={"seconds": counted})
+        toy = SimpleNamespace(NAME="toy", Config=Config, run=lambda _, study=study: time.sleep(0.2) or study)
+        assert 0 <= results.load_or_run(toy, config, "always").manifest["seconds"] - stored < 1
 
 
 def test_a_study_for_a_gpu_says_on_a_cpu_how_long_it_took_and_what_is_small():

@@ -33,13 +33,14 @@ from typing import ClassVar
 import pandas as pd
 import torch
 
+from possym import kv_cache
 from possym.capture import Capture
 from possym.errors import ConfigError
 from possym.experiments import language_models
 from possym.experiments.cache_plans import dissociation
 from possym.experiments.cache_plans.subjects import Subject, language_subject, real_subject
 from possym.experiments.language_models.model import ENCODINGS
-from possym.kv_cache import RULES, CachePlan, Heads, applied, holding, keep, measure, try_each
+from possym.kv_cache import RULES, CachePlan, Heads, applied, keep, measure, try_each
 from possym.kv_cache.evaluation import copying, needle, position_losses
 from possym.results import ExperimentConfig, Study, checkpoint_folder, choose_device
 from possym.results.parts import load_part, save_part
@@ -146,7 +147,8 @@ def run(config: Config) -> Study:
             found.setdefault(table, []).append(rows.assign(model=name, seed=seed))
     tables = {name: pd.concat(parts, ignore_index=True) for name, parts in found.items()}
     tables = {name: table[[*KEYS, *table.columns.difference(KEYS, sort=False)]] for name, table in tables.items()}
-    return Study(tables, manifest={"seeds": list(range(config.seed, config.seed + config.seeds))})
+    seconds = float(tables["timing"]["seconds"].sum())
+    return Study(tables, manifest={"seeds": list(range(config.seed, config.seed + config.seeds)), "seconds": seconds})
 
 
 def subject_tables(name: str, seed: int, config: Config, device: torch.device, folder: Path) -> dict[str, pd.DataFrame]:
@@ -258,7 +260,7 @@ def held(subject: Subject, plan: CachePlan) -> pd.DataFrame:
     length = tokens.shape[1]
     with torch.no_grad(), applied(subject.model, plan, check=False):
         expected = subject.model(input_ids=tokens, use_cache=False).logits
-    with torch.no_grad(), holding(subject.model, plan) as cache:
+    with torch.no_grad(), kv_cache.holding(subject.model, plan) as cache:
         cuts = [3 * length // 4, *[1] * 8]
         pieces = tokens.split([*cuts, length - sum(cuts)], 1)
         found = torch.cat(

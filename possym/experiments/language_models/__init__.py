@@ -197,7 +197,8 @@ def run(config: Config) -> Study:
     tables = {name: table[[*KEYS, *table.columns.difference(KEYS, sort=False)]] for name, table in tables.items()}
     rows = [(name, len(t.train), len(t.held_out), t.sha256, unigram(t, config.vocabulary)) for name, t in texts.items()]
     tables["corpora"] = pd.DataFrame(rows, columns=["corpus", "tokens", "held_out", "sha256", "unigram"])
-    return Study(tables, manifest={"seeds": list(config.members(config.seeds))})
+    seconds = float(tables["timing"]["seconds"].sum())
+    return Study(tables, manifest={"seeds": list(config.members(config.seeds)), "seconds": seconds})
 
 
 def fits(name: str, corpus: Corpus, config: Config) -> None:

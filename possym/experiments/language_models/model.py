@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from possym.errors import ResultsError
+from possym.errors import ResultsError, needed
 from possym.results import atomic_write
 from possym.rope import frequencies
 
@@ -185,7 +185,8 @@ def as_llama(model: LanguageModel) -> nn.Module:
     Code that reads Llama models reads it too: `possym.profile`, `possym.capture.Capture`. What is saved keeps the
     weights, not the angles, where the encoding is none that transformers can name.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM
+    with needed("a model of transformers needs", "models"):
+        from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = model.sizes
     config = LlamaConfig(
