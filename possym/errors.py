@@ -112,7 +112,7 @@ class MissingPackageError(PossymError, ImportError):
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra: in the checkout that possym runs from, else into the installed package.
+    """Return the command that installs an extra: in the checkout possym runs from, else into the installed package.
 
     >>> "[plots]'" in install_command("plots")
     True
