@@ -51,8 +51,7 @@ def main(words: Sequence[str] | None = None) -> int:
             if words[:1] == ["studies"]:
                 from possym.experiments.__main__ import main as run_study
 
-<<<<<<< HEAD
-                return run_study(words[1:])
+                return run_study(words[1:], "possym studies")
             if not words:
                 parser().print_help(sys.stderr)
                 return 2
@@ -60,11 +59,6 @@ def main(words: Sequence[str] | None = None) -> int:
             return asked.run(asked)
         finally:
             say(end="")  # what argparse and studies printed may lie there yet
-=======
-            return run_study(words[1:], "possym studies")
-        asked = parser().parse_args(words)
-        return asked.run(asked)
->>>>>>> 9a3fdfa (studies, make, hosted notebook: what a stranger found: a wheel without extras ran no study, a study of an hour said one second, pip's words held back, a notebook without a library)
     except PossymError as error:
         print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, (InputError, ConfigError)) else 1
