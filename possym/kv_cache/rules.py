@@ -49,7 +49,7 @@ def keep(
     heads: Profile | Heads,
     share: float = 0.5,
     *,
-    rule: str | None = None,
+    rule: str = "positional",
     sink: int = 4,
     window: int = 128,
     whole_layers: bool = False,
@@ -63,9 +63,9 @@ def keep(
         rule: which heads get one first. ``"positional"``: the most positional. ``"kind_distance"``: those whose
             distance attended, times how symbolic they are, is least; ``"fitted"``: the same heads, each with a window
             in proportion to that distance, of the same total. ``"entropy"``: the most concentrated. ``"random"``. Of
-            `measure` besides: ``"beyond"``, the least attention on what the window drops, which is the standard
-            where it was measured (of a profile, ``"kind_distance"``); ``"combined"``, by rank in that and in kind;
-            ``"area"``, see `possym.kv_cache.heads.mean_key_area`; and of `try_each` ``"oracle"``.
+            `measure` besides: ``"beyond"``, the least attention on what the window drops; ``"combined"``, by rank in
+            that and in kind; ``"area"``, see `possym.kv_cache.heads.mean_key_area`; and of `try_each` ``"oracle"``.
+            The study `possym.experiments.cache_plans` compares them.
         sink, window: first and latest tokens that heads with a window keep.
         whole_layers: give a window to a share of the layers, by the mean need of their heads; with ``sink=0`` that is a
             plan that transformers' own caches can hold, see `possym.kv_cache.files.cache_configuration`.
@@ -81,7 +81,6 @@ def keep(
     """
     require_type(heads, (Profile, Heads), "heads")
     found = Heads.of(heads) if isinstance(heads, Profile) else heads
-    rule = rule if rule is not None else "beyond" if "beyond" in found.table else "kind_distance"
     if rule not in RULES:
         raise InputError(f"rule = {rule!r}: known rules are {', '.join(RULES)}")
     if (column := NEEDS_MORE.get(rule, "entropy")) not in found.table:

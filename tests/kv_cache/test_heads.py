@@ -80,7 +80,7 @@ def test_a_profile_knows_the_same_but_for_what_a_window_drops(model, tokens, hea
     assert keep(scored, 0.5, rule="positional").windows == keep(heads, 0.5, rule="positional").windows
     with pytest.raises(InputError, match="rule = 'beyond' reads 'beyond', which possym.kv_cache.measure finds"):
         keep(scored, rule="beyond")
-    assert found.model == heads.model and keep(scored).rule == "kind_distance" and keep(heads).rule == "beyond"
+    assert found.model == heads.model and keep(scored).rule == keep(heads).rule == "positional"
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -124,7 +124,7 @@ def test_rules_take_the_heads_that_they_say():
 
 def test_whole_layers_forget_together_those_of_least_need(heads):
     table = heads.table.assign(beyond=[0.1, 0.5, 0.2, 0.3])
-    plan = keep(Heads(table, heads.limits, heads.model), 0.5, whole_layers=True, sink=0, window=6)
+    plan = keep(Heads(table, heads.limits, heads.model), 0.5, rule="beyond", whole_layers=True, sink=0, window=6)
     assert plan.windows == ((None, None), (6, 6))
     assert cache_configuration(plan) == {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 6}
 

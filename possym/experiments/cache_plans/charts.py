@@ -260,6 +260,9 @@ def recall_by_dose(dose: pd.DataFrame, model: str) -> alt.HConcatChart:
     own = table[(table["arm"] == "group") & (table["planes"] == "slowest")]
     ends = own.sort_values("dose").groupby("group")["value"].agg(["first", "last"])
     fastest = own[own["dose"] > 0].groupby("group")["value"].mean().idxmin()
+    least = table.loc[table["dose"] > 0, "dose"].min()
+    at = table[(table["group"] == fastest) & (table["planes"] == "slowest") & (table["dose"] == least)]
+    left = at.set_index("arm")["value"]
     said = ", ".join(
         f"{group} {ends.loc[group, 'first']:.0%} to {ends.loc[group, 'last']:.0%}" for group in GROUP_COLORS
     )
@@ -268,7 +271,8 @@ def recall_by_dose(dose: pd.DataFrame, model: str) -> alt.HConcatChart:
         .resolve_scale(y="shared")
         .properties(
             title=alt.Title(
-                f"As slow planes fall silent, recall falls fastest in {fastest} heads",
+                f"With the {least} slowest planes silent in {fastest} heads recall is {left['group']:.0%}, "
+                f"in matched heads {left['matched']:.0%}, intact {ends.loc[fastest, 'first']:.0%}",
                 subtitle=f"{model_name(model)}. Bars: 95 % intervals",
             ),
             description=f"Line charts of recall by the number of planes silenced, from none to all: {said}.",
@@ -312,7 +316,7 @@ def probes_without_heads(knock_out: pd.DataFrame, model: str) -> alt.HConcatChar
     return alt.hconcat(*panels).properties(
         title=alt.Title(
             title,
-            subtitle=f"{model_name(model)}. Bars: 95 % intervals; matched heads are others of the same layers",
+            subtitle=f"{model_name(model)}. Bars: 95 % intervals; matched heads are others of the same or next layers",
         ),
         description=f"Dots of two probes: {'; '.join(said)}.",
     )

@@ -84,7 +84,8 @@ def test_recall_has_a_point_for_every_dose(found):
     assert len(points) == len(table) == 7 * 3
     shown = sorted(float(point["Recall of needles"].rstrip("%")) / 100 for point in points)
     assert shown == pytest.approx(sorted(table["value"]), abs=0.006)
-    assert re.fullmatch("As slow planes .* in (symbolic|retrieval) heads", chart.title.text)
+    words = r"With the \d slowest planes silent in (symbolic|retrieval) heads recall is \d+%, .* intact \d+%"
+    assert re.fullmatch(words, chart.title.text)
 
 
 def test_probes_have_a_dot_for_every_arm(found):
