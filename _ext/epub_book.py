@@ -142,7 +142,8 @@ def package(site: Path, names: list[str], book: str, citation: dict) -> dict[str
     for number, (name, body) in enumerate(zip(names, written, strict=True)):
         title, up = escape(named[name]), "../" * name.count("/")
         files[f"book/{name}.xhtml"] = PAGE.format(title=title, up=up, body=body)
-        holds = ' properties="mathml"' if "<math" in body else ""
+        holds = " ".join(kind for kind, tag in (("mathml", "<math"), ("svg", "<svg")) if tag in body)
+        holds = f' properties="{holds}"' if holds else ""
         items.append(f'<item id="p{number}" href="{name}.xhtml" media-type="application/xhtml+xml"{holds}/>\n')
         spine.append(f'<itemref idref="p{number}"/>')
     for number, picture in enumerate(sorted(pictures)):

@@ -150,6 +150,7 @@ def test_the_epub_holds_all_pages_formulas_and_pictures_and_its_links_lead_somew
                 path, _, anchor = address.partition("#")
                 target = posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) if path else name
                 assert target in files and (not anchor or anchor in anchors[target]), f"{name}: {address}"
+    assert {item.get("properties") for item in opf.findall(".//{*}item")} == {"nav", "mathml", None}
     chapter = trees["book/chapters/13-profiling-real-models.xhtml"]
     assert "".join(chapter.find(".//{*}math").itertext()).split() == ["x", "=", "13"]
     assert len(chapter.findall(".//{*}figure//{*}img")) == 2 and "Figure 13.2" in "".join(chapter.itertext())
