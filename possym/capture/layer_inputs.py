@@ -18,6 +18,7 @@ from torch import Tensor
 from possym.capture.attention_call import AttentionCall
 from possym.capture.probe import Layer
 from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, unrotate
+from possym.capture.sampled_swaps import sampled_scores
 from possym.errors import UnsupportedModelError
 from possym.rope import pairs
 from possym.scores import (
@@ -230,35 +231,52 @@ class LayerInputs:
             replayed = replayed[:, :, order[:, None], order]
         return replace(self, moved=self.moved[moved], held=self.moved[held], replayed=replayed)
 
-    def scores(self, blocks: list[tuple[int, int]] | None, temperature: float, relative: bool) -> LayerScores:
+    def scores(
+        self, blocks: list[tuple[int, int]] | None, temperature: float, relative: bool, swaps: int | None = None
+    ) -> tuple[LayerScores, Tensor | None]:
         """Return the scores of every prompt and head, of logits that are not checked: what is not finite stays so.
 
         Args:
             blocks: None for single tokens, else (start, stop) pairs among the moved keys.
             temperature, relative: see `possym.scores.swap_scores`.
+            swaps: None for all; else how many swaps of tokens a head's scores are estimated from, drawn anew for each
+                layer and query, the same ones in every call.
+
+        Returns:
+            The scores, and the standard errors of both (2, B, H) where they are estimates.
+
+        Raises:
+            UnsupportedModelError: estimates of a layer whose rotation is not pairs of dimensions.
         """
         count, shape, extra = len(self.moved), self.query.shape[:2], self.extra_logits()
         entries, band, _ = self.entries_at_once
         products = blocks is None and self.replayed is None
         numbers = 2 * self.keys.shape[-1] if products else count  # that a key of a head takes
         found = self.query.new_empty(len(LayerScores._fields), *shape)
+        errors = None if swaps is None else found.new_empty(2, *shape)
+        device, seed = self.keys.device, self.layer + (self.query_position << 20)
+        generator = torch.Generator(device=device).manual_seed(seed)
         for rows, heads in chunks(shape, entries // (count * numbers)):
             some = extra[rows, heads]
-            if products:
+            if products or swaps is not None:
                 contents, positions = self.factors(heads, rows)
                 observed = self.capped((contents * positions).sum(-1))
-                how = temperature, self.capped, band, relative
-                scores, exclusion, swaps = head_scores(contents, positions, some, *how)
-                del contents  # before the next ones are made
+                given = contents, positions, some, temperature, self.capped
+                if errors is None:
+                    scores, exclusion, counted = head_scores(*given, band, relative)
+                else:
+                    scores, exclusion, counted, error = sampled_scores(*given, relative, swaps, generator)
+                    errors[:, rows, heads] = error.to(errors)
+                del contents, given  # before the next ones are made
             else:  # blocks need their matrices, and so does a layer that has no factors
                 relocated = self.relocated_logits(heads, rows)
                 observed = relocated.diagonal(dim1=-2, dim2=-1)
-                scores, exclusion, swaps = scores_and_exclusion(relocated, some, blocks, temperature, relative)
+                scores, exclusion, counted = scores_and_exclusion(relocated, some, blocks, temperature, relative)
                 del relocated
             attended = self.attended(observed, some, blocks)
-            rest = exclusion.variance, exclusion.bound, swaps.to(observed), *attended
+            rest = exclusion.variance, exclusion.bound, counted.to(observed), *attended
             found[:, rows, heads] = torch.stack([*scores, *rest])
-        return LayerScores(*found)
+        return LayerScores(*found), errors
 
     def attended(self, observed: Tensor, extra: Tensor, blocks: list[tuple[int, int]] | None) -> list[Tensor]:
         """Return the last four of `LayerScores`, which need no more than the observed and the extra logits."""

@@ -122,7 +122,7 @@ def scores_from(
     if len(inputs.moved if spans is None else spans) < 2:
         what = "keys" if spans is None else "blocks"
         raise InputError(f"the query at {position} sees fewer than two {what} before itself that may change places")
-    found = inputs.scores(spans, temperature, relative)
+    found, _ = inputs.scores(spans, temperature, relative)
     columns = {name: values[0].numpy() for name, values in found._asdict().items()}
     table = pd.DataFrame({"head": range(inputs.heads), **columns, "moved": len(inputs.moved)})
     purity = purity_of(table.positional, table.symbolic, gamma)

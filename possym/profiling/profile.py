@@ -26,7 +26,7 @@ from possym.profiling.prompts import (
     read_queries,
 )
 from possym.profiling.saved import save_tables, saved_tables
-from possym.profiling.scoring import HEAD_VALUES, Scoring, plan_batches, purity_of, score_batches
+from possym.profiling.scoring import ERRORS, HEAD_VALUES, Scoring, plan_batches, purity_of, score_batches
 from possym.profiling.shards import Shards
 from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
 
@@ -45,8 +45,9 @@ class Profile:
             scores rest on), attention_moved, attention_first, attention_self (shares of the query's attention on the
             keys that move, the first token, its own key), distance (tokens back that it attends on average), moved
             (number of keys that the query sees before itself, held ones left out). NaN where the query sees fewer than
-            two keys or blocks to swap. Models that run a layer several times in a forward pass have a column ``pass``
-            (from 0), here and in frequencies.
+            two keys or blocks to swap. Scores that are estimates, see ``swaps``, come with their standard errors,
+            positional_error and symbolic_error. Models that run a layer several times in a forward pass have a column
+            ``pass`` (from 0), here and in frequencies.
         frequencies: one row per prompt, query, layer, head and frequency ID (from 1, fastest first): angle (radians a
             position), logit_norm, positional, symbolic, entropy. Empty unless asked for.
         prompts: one row per prompt and query: tokens, query (its position), blocks (number), predicted (token id),
@@ -55,7 +56,7 @@ class Profile:
         coverage: one row per layer of the model, see `possym.capture.Capture`.
         settings: how and of what the profile was made: the model's name, class, hashes of its config and weights,
             dtype, revision and device, hashes of the tokenizer and its chat template, temperature, relative, blocks,
-            hold, layers, gamma, per_frequency, only_correct, and the version of possym.
+            hold, layers, gamma, per_frequency, only_correct, swaps where they were drawn, and the version of possym.
     """
 
     heads: pd.DataFrame
@@ -178,7 +179,7 @@ class Profile:
         heads, frequencies = (
             table.merge(prompts[["prompt", "query"]], on="prompt") for table in (self.heads, self.frequencies)
         )
-        heads = heads.reindex(columns=[name for name in head_columns() if name != "pass"])
+        heads = heads.reindex(columns=[name for name in head_columns() if name not in ("pass", *ERRORS)])
         frequencies = frequencies[["prompt", "query", *(c for c in frequencies if c not in ("prompt", "query"))]]
         settings = {"relative": False, "hold": None, "layers": None} | self.settings
         return type(self)(heads, frequencies, prompts, self.coverage, settings)
@@ -258,6 +259,7 @@ def profile(
     only_correct: bool = False,
     gamma: float = 0.1,
     checkpoint: str | os.PathLike | None = None,
+    swaps: int | None = None,
     progress: bool = True,
 ) -> Profile:
     """Score every head of a language model on a set of prompts.
@@ -290,6 +292,10 @@ def profile(
         gamma: tolerance of purity, see `possym.scores.purity`.
         checkpoint: a folder that keeps finished parts: after an interruption the same call resumes from there and gives
             the same profile. Delete it when it is no longer needed.
+        swaps: None, the default, for all swaps, exactly. A number is how many swaps of tokens are drawn for each head,
+            in proportion to their weights, where all of them take minutes (a prompt of 131,072 tokens on one card):
+            both scores are then unbiased estimates, and ``heads`` has their standard errors, ``positional_error`` and
+            ``symbolic_error``. Two calls draw the same ones.
         progress: show a progress bar.
 
     Returns:
@@ -319,6 +325,7 @@ def profile(
         if not isinstance(flag, bool):
             raise InputError(f"{name} = {flag!r}: give True or False")
     require_type(checkpoint, (str, os.PathLike, type(None)), "checkpoint")
+    check_sampling(swaps, blocks, temperature, relative, per_frequency)
     texts = read_prompts(prompts, tokenizer)
     queries = read_queries(query, texts)
     spans = read_blocks(blocks, texts, queries)
@@ -331,7 +338,7 @@ def profile(
         raise InputError("answers: give one query for each prompt, the one that they follow")
     capture = Capture(model)
     check_prompts(texts, model, tokenizer)
-    how = Scoring(float(temperature), relative, per_frequency, read_layers(layers, sorted(capture.layers)))
+    how = Scoring(float(temperature), relative, per_frequency, read_layers(layers, sorted(capture.layers)), swaps)
     settings = dict(
         **model_identity(model),
         **tokenizer_identity(tokenizer),
@@ -343,6 +350,7 @@ def profile(
         gamma=float(gamma),
         per_frequency=per_frequency,
         only_correct=only_correct,
+        **({} if swaps is None else {"swaps": swaps}),
         possym=__version__,
     )
     shards = None
@@ -385,10 +393,24 @@ def profile(
     )
 
 
+def check_sampling(swaps: Any, blocks: Any, temperature: float, relative: bool, per_frequency: bool) -> None:
+    """Raise an InputError unless ``swaps`` is None, or a number of swaps that can be drawn."""
+    if swaps is None:
+        return
+    if (to_int(swaps) or 0) < 2:
+        raise InputError(f"swaps = {swaps!r}: give a whole number from 2, or None for all swaps")
+    if not (isinstance(blocks, str) and blocks == "tokens") or per_frequency:
+        raise InputError("swaps: single tokens of whole heads are drawn alone; leave blocks and per_frequency out")
+    if relative and temperature != 1:
+        raise InputError(
+            f"swaps: relative weights are drawn at temperature 1 alone, given {temperature!r}; or give relative=False"
+        )
+
+
 def head_columns() -> list[str]:
     """Return the columns of `Profile.heads`."""
     first = ["prompt", "query", "layer", "pass", "head", "positional", "symbolic", "entropy", "purity"]
-    return [*first, *(name for name in HEAD_VALUES if name not in first)]
+    return [*first, *ERRORS, *(name for name in HEAD_VALUES if name not in first)]
 
 
 def inputs_table(ids: list[list[int]], spans: list, holds: list[tuple[int, ...]]) -> pd.DataFrame:

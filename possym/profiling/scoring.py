@@ -26,6 +26,7 @@ from possym.results.progress import tqdm
 from possym.scores import purity
 
 HEAD_VALUES = (*LayerScores._fields, "moved")
+ERRORS = ("positional_error", "symbolic_error")
 FREQUENCY_VALUES = ("positional", "symbolic", "entropy", "logit_norm", "angle")
 ORDER = ("prompt", "query", "layer", "pass", "head")
 TOKENS_AT_ONCE = 4096
@@ -44,12 +45,18 @@ class Batch:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How layers are scored: τ, its unit, whether planes are scored too, and which layers (None for all)."""
+    """How layers are scored: τ, its unit, planes too or not, which layers, by how many swaps (None for all of both)."""
 
     temperature: float
     relative: bool
     per_frequency: bool = False
     layers: Sequence[int] | None = None
+    swaps: int | None = None
+
+    @property
+    def head_values(self) -> tuple[str, ...]:
+        """What is known of a head: the standard errors of its scores too, where these are estimates."""
+        return HEAD_VALUES if self.swaps is None else (*ERRORS, *HEAD_VALUES)
 
 
 class Tables(NamedTuple):
@@ -201,10 +208,11 @@ class ScoreCollector:
         known = len(inputs.moved if blocks is None else blocks) >= 2
         how, shape = (blocks, self.how.temperature, self.how.relative), inputs.query.shape[:2]
         where = inputs.query_position, inputs.layers, inputs.pass_index
-        values = inputs.query.new_full((*shape, len(HEAD_VALUES)), torch.nan)
+        values = inputs.query.new_full((*shape, len(self.how.head_values)), torch.nan)
         values[..., -1] = len(inputs.moved)
         if known:
-            values[..., :-1] = torch.stack(inputs.scores(*how), -1)
+            found, errors = inputs.scores(*how, self.how.swaps)
+            values[..., :-1] = torch.stack([*(() if errors is None else errors), *found], -1)
         self.heads.append(ScoreBatch(values, batch.prompts, *where, known))
         if not self.how.per_frequency or not len(inputs.angles):
             return
@@ -220,7 +228,7 @@ class ScoreCollector:
         Raises:
             InputError: logits that are not finite.
         """
-        heads = tidy_table(self.heads, HEAD_VALUES, ORDER)
+        heads = tidy_table(self.heads, self.how.head_values, ORDER)
         heads["moved"] = heads["moved"].astype("int64")
         order = (*ORDER, "frequency_id")
         columns = [*order, "angle", "logit_norm", "positional", "symbolic", "entropy"]

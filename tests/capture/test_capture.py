@@ -610,7 +610,7 @@ def test_autocast_changes_nothing(dtype):
         found = []
         capture = Capture(families.build("llama"))
         logits = capture.run(
-            tokens, lambda inputs: found.extend([inputs.relocated_logits(), *inputs.scores(None, 0.1, True)])
+            tokens, lambda inputs: found.extend([inputs.relocated_logits(), *inputs.scores(None, 0.1, True)[0]])
         )
         return [logits, *found]
 

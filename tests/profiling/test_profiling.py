@@ -30,6 +30,7 @@ from ..capture.test_capture import listen
 from ..permutation import swapped_order
 
 LENGTH = 9
+ERRORS = ["positional_error", "symbolic_error"]
 WORDS = "<pad> <s> </s> Alice Bob Carol likes red blue green . Who Which ? user assistant the a".split()
 CHAT = (
     "{% for m in messages %}<s> {{ m.role }} {{ m.content }} {% endfor %}"
@@ -430,6 +431,26 @@ def test_a_layer_costs_one_operation_and_no_waiting_for_it(family):
         answers.append(asked.count - asked_alone.count)
     assert operations[2] - operations[1] <= 3, operations
     assert operations[2] < 550 and answers[2] == answers[1] < 30, (operations, answers)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_drawn_swaps_estimate_the_scores_of_all(family, tmp_path):
+    model, tokens = families.build(family), families.tokens(40, batch=2)
+    exact, few, more = (profile(model, tokens, swaps=n, query=[5, 39], hold="first") for n in (None, 500, 8_000))
+    assert [*few.heads.drop(columns=ERRORS)] == [*exact.heads] and "swaps" not in exact.settings
+    for score, error in zip(("positional", "symbolic"), ERRORS, strict=True):
+        away = (few.heads[score] - exact.heads[score]).abs() / few.heads[error].clip(lower=1e-6)
+        assert (away < 5).all() and away.max() > 0.5
+        assert (more.heads[error] / few.heads[error].clip(lower=1e-9)).median() == pytest.approx(0.25, rel=0.1)
+    for name in ("entropy", "variance", "attention_moved", "distance", "moved"):
+        np.testing.assert_allclose(few.heads[name], exact.heads[name], rtol=1e-5)
+    np.testing.assert_allclose(more.heads.effective_swaps, exact.heads.effective_swaps, rtol=0.1)
+    again = profile(model, tokens, swaps=500, query=[5, 39], hold="first")
+    pd.testing.assert_frame_equal(again.heads, few.heads)
+    kept = Profile.load(few.save(tmp_path / "few"))
+    assert kept.settings["swaps"] == 500 and kept.heads[ERRORS].equals(few.heads[ERRORS])
+    with pytest.raises(InputError, match="swaps: 500 and None"):
+        Profile.concat([few, exact])
 
 
 MEMORY = """

@@ -115,6 +115,10 @@ REFUSED = {
     "no layers": (dict(layers=[]), "one or more"),
     "relative": (dict(relative=1), "relative = 1"),
     "checkpoint": (dict(checkpoint=3), "checkpoint is of type int"),
+    "too few swaps": (dict(swaps=1), "swaps = 1: give a whole number from 2"),
+    "swaps of blocks": (dict(swaps=9, blocks=[(0, 2), (2, 4)]), "leave blocks and per_frequency out"),
+    "swaps of planes": (dict(swaps=9, per_frequency=True), "leave blocks and per_frequency out"),
+    "swaps at another temperature": (dict(swaps=9, temperature=0.5), "temperature 1 alone, given 0.5"),
 }
 
 
