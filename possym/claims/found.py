@@ -77,16 +77,16 @@ def exclusion(study: Study) -> Finding:
     counted = ratio.clip(upper=1).mul(25).astype(int).clip(upper=24).value_counts().rename_axis("bin").reset_index()
     counted["from"], counted["to"] = counted["bin"] / 25, (counted["bin"] + 1) / 25
     bars = alt.Chart(counted[["from", "to", "count"]]).mark_bar(color=NEUTRAL).encode(
-        x=alt.X("from:Q", bin="binned", title="variance of logits (bound: 1)")
+        x=alt.X("from:Q", bin="binned", title="how much logits differ (bound: 1)")
         .scale(domain=[0, 1.15])
         .axis(values=[0, 1], format="d"),
         x2="to:Q", y=alt.Y("count:Q", axis=None),
     )  # fmt: skip
     wall = alt.Chart(pd.DataFrame({"x": [1]})).mark_rule(strokeWidth=2.5, opacity=1).encode(x="x:Q")
     return Finding(
-        "It cannot do both",
+        "No head does both",
         f"{beyond} of {len(ratio):,}",
-        "heads tried break the bound: what both stays and follows is nearly uniform. The proof takes three lines.",
+        "heads tried break the bound: a head of both kinds rates all words nearly alike. The proof takes three lines.",
         "chapters/02-exclusion-principle.md#figure-room-in-the-bound",
         bars + wall,
         f"Histogram of how much the logits of {len(ratio):,} heads vary, as a share of the bound: none is beyond 1.",
@@ -114,9 +114,10 @@ def angles(study: Study) -> Finding:
         color=task_color(table["task"].unique().tolist()),
     )  # fmt: skip
     return Finding(
-        "Fast planes count, slow ones find",
+        "Fast angles count, slow ones find",
         f"{right} of {all_learnt}",
-        "angles that learn their task make a head of the predicted kind: positional to count, symbolic to find.",
+        "RoPE angles that let a head learn its task make the predicted kind: fast ones count positions, slow ones find "
+        "contents.",
         "chapters/05-canonical-tasks.md#figure-accuracy-by-angle",
         lines,
         "Accuracy by frequency: counting positions works at fast frequencies, finding contents at slow ones.",
@@ -144,8 +145,8 @@ def training(study: Study) -> Finding:
     number, letter = (counts[task]["positional"] for task in ("number", "letter"))
     return Finding(
         "Training grows the heads a task needs",
-        f"{number:.1f} and {letter:.1f}",
-        "of 12 heads end positional: the first on a task that asks where, the second on one that asks what.",
+        f"{number:.1f} against {letter:.1f}",
+        "of 12 heads, on average, end purely positional: on a task that asks for positions, and on one for contents.",
         "chapters/07-learning-dynamics.md#figure-heads-in-the-plane",
         trails + dots,
         "Paths of heads in the plane of both scores, from the corner where both are high to the two pure corners.",
@@ -170,7 +171,8 @@ def length(study: Study) -> Finding:
     return Finding(
         "One falls off a cliff, one slides",
         f"{median['number']:.0f} against {median['letter']:.0f}",
-        "tokens until accuracy drops below 90%; both can be predicted, roughly, from inputs of 17 tokens.",
+        "tokens until accuracy drops below 90%, for models that follow positions and for models that follow contents. "
+        "Both lengths can be predicted, roughly.",
         "chapters/10-length-generalization.md#figure-accuracy-by-length",
         lines,
         "Accuracy by length of input: the task that asks where falls early and far, the one that asks what later.",
@@ -198,8 +200,8 @@ def language_model(study: Study) -> Finding:
     )  # fmt: skip
     return Finding(
         "A language model has both kinds",
-        f"{area['previous-token']:.2f} and {area['induction']:.2f}",
-        "is how often a previous-token head is more positional, an induction head more symbolic, than another head.",
+        f"{area['previous-token']:.0%} and {area['induction']:.0%}",
+        "of pairs agree: a previous-token head is more positional than another head, an induction head more symbolic.",
         "chapters/13-profiling-real-models.md#figure-known-heads",
         dots,
         "Heads of a language model by both scores: previous-token heads lie low right, induction heads high left.",

@@ -52,8 +52,8 @@ def cliff_and_slope(accuracy: pd.DataFrame, leads: pd.DataFrame, looks: pd.DataF
         .properties(
             title=alt.Title(
                 dynamic_title("at", titles),
-                subtitle="Left: planes 1 to 4, turned by the extra length; a far key looks right where they meet. "
-                "Middle: attention of letter heads on the window of 17 tokens, and before it",
+                subtitle=f"Left: the {HANDS} fastest planes; a far key looks right where hands are back at the mark. "
+                "Middle: attention of letter heads on the last 17 tokens, as many as in training, and before them",
             ),
             description="Three panels over one slider of length: a clock of the fastest planes, the attention "
             "of symbolic heads inside and before the window, and accuracy by length for both tasks. "
