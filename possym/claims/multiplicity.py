@@ -7,6 +7,7 @@ import pandas as pd
 
 from possym.claims.rows import given, measure, whole
 from possym.experiments.claim import CONFIDENCE, UNTESTABLE
+from possym.profiling.statistics import holm
 from possym.results import Study
 
 
@@ -37,17 +38,3 @@ def p_values(studies: Mapping[str, Study] | None = None) -> pd.DataFrame:
             rows[claim.id] = [claim.statement, found.verdict, max(tested)]
     table = pd.DataFrame.from_dict(rows, orient="index", columns=["claim", "verdict", "p_value"]).sort_values("p_value")
     return table.rename_axis("id").assign(corrected=holm(table["p_value"].to_numpy()))
-
-
-def holm(p_values: np.ndarray) -> np.ndarray:
-    """Return p-values corrected by Holm's method, in the order given.
-
-    Source: Holm, A simple sequentially rejective multiple test procedure, 1979.
-
-    >>> holm(np.array([0.04, 0.01, 0.03])).round(2).tolist()
-    [0.06, 0.03, 0.06]
-    """
-    order = np.argsort(p_values, kind="stable")
-    left = len(p_values) - np.arange(len(p_values))
-    corrected = np.minimum(np.maximum.accumulate(p_values[order] * left), 1.0)
-    return corrected[np.argsort(order, kind="stable")]

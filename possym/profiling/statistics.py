@@ -5,7 +5,8 @@
 - `early_late`: the difference between the medians of early and late layers, tested by permuting whole layers;
 - `stability`: how well one set of prompts ranks heads as another does;
 - `area_under_curve`: whether the heads of a group score higher than the others, as a probability;
-- `prompt_draws` and `sign_flips`: intervals and p-values of many paired changes at once, prompts as the units.
+- `prompt_draws` and `sign_flips`: intervals and p-values of many paired changes at once, prompts as the units;
+- `holm`: p-values corrected for their number.
 """
 
 import math
@@ -224,6 +225,20 @@ def sign_flips(sums: np.ndarray, draws: int = 10_000, seed: int = 0) -> np.ndarr
     )
     as_far = (largest[:, None] >= seen - 1e-12).sum(0)
     return as_far / len(patterns) if exact else (as_far + 1) / (draws + 1)
+
+
+def holm(p_values: np.ndarray) -> np.ndarray:
+    """Return p-values corrected by Holm's method, in the order given.
+
+    Source: Holm, A simple sequentially rejective multiple test procedure, 1979.
+
+    >>> holm(np.array([0.04, 0.01, 0.03])).round(2).tolist()
+    [0.06, 0.03, 0.06]
+    """
+    order = np.argsort(p_values, kind="stable")
+    left = len(p_values) - np.arange(len(p_values))
+    corrected = np.minimum(np.maximum.accumulate(p_values[order] * left), 1.0)
+    return corrected[np.argsort(order, kind="stable")]
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:

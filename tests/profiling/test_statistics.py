@@ -14,6 +14,7 @@ from possym.profiling.statistics import (
     clustered,
     correlation,
     early_late,
+    holm,
     pearson,
     prompt_draws,
     sign_flips,
@@ -195,6 +196,30 @@ def test_draws_are_means_over_whole_prompts():
     assert np.isin(drawn[:, 0].round(9), np.round(possible, 9)).all()
     assert drawn[:, 0].mean() == pytest.approx(np.mean(possible), abs=0.03)
     assert np.isnan(drawn[:, 1]).mean() == pytest.approx((2 / 3) ** 3, abs=0.03)
+
+
+def holm_by_definition(p_values: list[float], level: float) -> list[bool]:
+    """Which hypotheses Holm's steps reject: from the smallest up, until one is not below its share of the level."""
+    rejected = [False] * len(p_values)
+    for step, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if p_values[index] > level / (len(p_values) - step):
+            break
+        rejected[index] = True
+    return rejected
+
+
+def test_corrected_p_values_reject_what_the_steps_reject():
+    for order in itertools.permutations((0.004, 0.011, 0.02, 0.3)):
+        corrected = holm(np.array(order))
+        for level in (0.001, 0.016, 0.0161, 0.033, 0.0331, 0.04, 0.05, 0.3):
+            assert (corrected <= level).tolist() == holm_by_definition(list(order), level), (order, level)
+
+
+def test_no_corrected_p_value_exceeds_one_or_falls_below_its_own():
+    p_values = np.random.default_rng(0).random(50)
+    corrected = holm(p_values)
+    assert (corrected <= 1).all() and (corrected >= p_values).all()
+    assert corrected.max() == 1 and corrected[p_values.argmin()] == pytest.approx(min(50 * p_values.min(), 1))
 
 
 def test_a_score_that_does_not_vary_has_no_correlation():

@@ -16,7 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from possym.experiments.generalization.summaries import KIND, LEVEL, crossings
-from possym.profiling.statistics import Estimate
+from possym.profiling.statistics import Estimate, holm
 
 LEVELS = (0.9, 0.7, 0.5, 0.3)
 QUALITY = ["way", "measure", "value", "low", "high", "seeds"]
@@ -205,21 +205,6 @@ def sign_test(differences: np.ndarray) -> tuple[float, float]:
         (differences,), np.mean, permutation_type="samples", n_resamples=DRAWS, rng=np.random.default_rng(0)
     )
     return float(found.statistic), float(found.pvalue)
-
-
-def holm(p: np.ndarray) -> np.ndarray:
-    """Return p-values corrected for their number, step by step.
-
-    Source: Holm 1979.
-
-    >>> holm(np.array([0.03, 0.01])).tolist()
-    [0.03, 0.02]
-    """
-    order = np.argsort(p)
-    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    corrected = np.empty(len(p))
-    corrected[order] = np.minimum(steps, 1)
-    return corrected
 
 
 def ranks_within(points: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, Estimate]:

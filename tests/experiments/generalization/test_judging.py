@@ -13,7 +13,6 @@ from possym.experiments.generalization.judging import (
     errors_by_level,
     forecast_quality,
     held_out_predictions,
-    holm,
     predicted_points,
     predictions,
     quality,
@@ -188,12 +187,6 @@ def test_signs_are_changed_one_by_one():
         assert mean == pytest.approx(values.mean())
         assert p == pytest.approx(np.mean([each >= abs(mean) - 1e-12 for each in flipped]))
     assert sign_test(np.zeros(4)) == (0.0, 1.0) and sign_test(np.array([0.3])) == (0.3, 1.0)
-
-
-def test_holm_is_scipys_order_of_bonferroni():
-    p = np.array([0.04, 0.001, 0.03, 0.5])
-    assert holm(p).tolist() == pytest.approx([0.09, 0.004, 0.09, 0.5])
-    assert holm(np.array([0.6, 0.7])).tolist() == [1, 1]
 
 
 def test_ranks_are_taken_within_kinds():
