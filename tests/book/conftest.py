@@ -135,6 +135,10 @@ def address(site):
         def log_message(self, *_):
             pass
 
+        def end_headers(self):
+            self.send_header("Cache-Control", "max-age=3600")  # scripts that many pages share are read once
+            super().end_headers()
+
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=site)) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
