@@ -380,13 +380,15 @@ def run_atlas(asked: argparse.Namespace) -> int:
 def run_audit(asked: argparse.Namespace) -> int:
     """Audit a model's rotation; return the exit status."""
     from possym.capture import rope_audit
+    from possym.profiling.profile import counted
 
     table = rope_audit(load(asked, asked.model, with_tokenizer=False).model)
     wrong = table.differs != ""
     if asked.json:
         show_json({"differs": bool(wrong.any()), "layers": table})
     else:
-        say(layers_in_words(table), f"{wrong.sum()} of {len(table)} layers differ from the configuration")
+        said = "differs" if len(table) == 1 else "differ"
+        say(layers_in_words(table), f"{wrong.sum()} of {counted(len(table), 'layer')} {said} from the configuration")
     return int(wrong.any())
 
 

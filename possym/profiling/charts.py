@@ -65,7 +65,7 @@ def plane_axes(suffix: str = "") -> dict[str, Any]:
 
 def heatmap(summary: pd.DataFrame) -> alt.HConcatChart:
     """Draw both mean scores by layer and head, side by side, faint where heads hardly attend to what is moved."""
-    panels, halves = [], {score: split_layers(summary, score) for score in ("positional", "symbolic")}
+    panels: list[alt.Chart] = []
     for score, color in (("positional", POSITIONAL), ("symbolic", SYMBOLIC)):
         panels.append(
             alt.Chart(with_shares(summary))
@@ -80,16 +80,18 @@ def heatmap(summary: pd.DataFrame) -> alt.HConcatChart:
             .properties(width=max(160, 24 * summary["head"].nunique()), height=max(120, 14 * summary.layer.nunique()))
         )
     fades = faint(summary).removesuffix("; ")
-    medians = "; ".join(f"{score} {early:.2f}, then {late:.2f}" for score, (early, late) in halves.items())
+    title, how, medians = layers_in_words(summary), "By Kendall's test over layers. ", medians_in_words(summary)
+    if summary.layer.nunique() == 1:
+        title, how = f"Both scores of the heads of layer {summary.layer.iloc[0]}", ""
     return (
         alt.hconcat(*panels)
         .resolve_scale(color="independent")
         .properties(
             title=alt.TitleParams(
-                layers_in_words(summary),
-                subtitle=[*filter(None, (f"By Kendall's test over layers. Medians of both halves: {medians}", fades))],
+                title,
+                subtitle=[*filter(None, (f"{how}{medians}", fades))],
             ),
-            description=f"Heatmaps of both scores by layer and head. Medians in both halves of the layers: {medians}.",
+            description=f"Heatmaps of both scores by layer and head. {medians}.",
         )
     )
 
@@ -151,8 +153,26 @@ def split_layers(summary: pd.DataFrame, score: str) -> tuple[float, float]:
     >>> split_layers(pd.DataFrame({"layer": [0, 1, 2, 3], "positional": [0.9, 0.7, 0.2, 0.4]}), "positional")
     (0.8, 0.30000000000000004)
     """
-    early = summary.layer < (summary.layer.max() + 1) // 2
+    layers = sorted(summary.layer.unique())
+    early = summary.layer < layers[len(layers) // 2]
     return float(summary[score][early].median()), float(summary[score][~early].median())
+
+
+def medians_in_words(summary: pd.DataFrame) -> str:
+    """Return the median scores of both halves of the layers, of a single layer its own.
+
+    >>> heads = pd.DataFrame({"layer": [3, 7], "positional": [0.9, 0.2], "symbolic": [0.1, 0.6]})
+    >>> medians_in_words(heads)
+    'Medians of both halves of the layers: positional 0.90, then 0.20; symbolic 0.10, then 0.60'
+    >>> medians_in_words(heads[:1])
+    'Medians: positional 0.90; symbolic 0.10'
+    """
+    halves = {score: split_layers(summary, score) for score in ("positional", "symbolic")}
+    if summary.layer.nunique() == 1:
+        return "Medians: " + "; ".join(f"{score} {late:.2f}" for score, (_, late) in halves.items())
+    return "Medians of both halves of the layers: " + "; ".join(
+        f"{score} {early:.2f}, then {late:.2f}" for score, (early, late) in halves.items()
+    )
 
 
 def with_shares(summary: pd.DataFrame) -> pd.DataFrame:

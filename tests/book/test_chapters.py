@@ -9,8 +9,10 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from possym.experiments.__main__ import setting, studies
+from possym.models import hub, random_llama
 
 pytestmark = pytest.mark.book
 
@@ -109,6 +111,21 @@ def test_chapters_run_in_the_kernel_of_this_environment(tmp_path, book):
     assert result.returncode == 0, result.stderr
     printed = nbformat.read(folder / "one.ipynb", as_version=4).cells[-1].outputs[0].text.strip()
     assert Path(printed).parent == Path(sys.executable).parent
+
+
+def test_the_guide_runs_on_a_model_of_a_single_head(tmp_path):
+    tokenizer = hub.load(str(random_llama.save(tmp_path / "llama")), device="cpu").tokenizer
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,
+        num_key_value_heads=1, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    for part in (LlamaForCausalLM(config), tokenizer):
+        part.save_pretrained(tmp_path / "one-head")
+    (chapter,) = (ROOT / "chapters").glob("*-profile-your-own-model.md")
+    command = [sys.executable, str(ROOT / "_ext/execute_chapter.py"), str(chapter), str(tmp_path / "done.ipynb")]
+    command += ["--preset", "smoke", "-p", "model", str(tmp_path / "one-head")]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-2000:]
 
 
 def test_a_chapter_that_fails_says_what_its_own_parameters_cell_changed(book):
