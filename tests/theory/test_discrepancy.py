@@ -27,7 +27,7 @@ from possym.theory import (
     t_retrieval,
 )
 from possym.theory.discrepancy import gaps_of_choices
-from possym.theory.inputs import letter_vocabulary, number_vocabulary, sequences
+from possym.theory.inputs import letter_vocabulary, number_vocabulary, sequences, worst_retrieval_inputs
 
 
 def gaps(logits):
@@ -122,6 +122,15 @@ def test_retrieval_beta_is_measured_on_every_proper_sequence(alphabet, integers,
     head = t_retrieval(left, right, theta)
     measured = measured_beta(head, tokens[chosen], answer[chosen, -1], exact + 20)
     assert measured == pytest.approx(exact, abs=1e-6)
+
+
+@pytest.mark.parametrize(("length", "alphabet", "theta"), [(2, 2, 0.01), (3, 3, 0.01), (5, 4, 0.05)])
+def test_the_worst_inputs_of_retrieval_need_the_largest_beta(length, alphabet, theta):
+    exact = retrieval_beta(length, theta, alphabet)
+    head = t_retrieval(*letter_vocabulary(alphabet, 1), theta)
+    tokens, answer = worst_retrieval_inputs(length, alphabet)
+    assert measured_beta(head, tokens, answer, exact + 20) == pytest.approx(exact, abs=1e-6)
+    assert torch.equal(head(tokens)[:, -1], answer)
 
 
 def test_no_softmax_helps_where_hard_attention_errs():

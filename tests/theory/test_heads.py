@@ -236,3 +236,8 @@ def test_pair_margins(seed):
     assert [row["input"] for row in rows[6:]] == [
         "a b first?", "b a first?", "a1 b2 a?", "b2 a1 a?", "a1 a2 a?", "a2 a1 a?",
     ]  # fmt: skip
+    assert [(row["task"], row["head"]) for row in rows[::2]] == [
+        ("Index", "symbolic, random"), ("Retrieval", "positional, random"), ("Partial induction", "symbolic, random"),
+        ("Index", "positional, one angle"), ("Retrieval", "symbolic, no angle"),
+        ("Partial induction", "both, two angles"),
+    ]  # fmt: skip
