@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,8 @@ def scores_from(
     layout: str = "half",
     query_position: int = -1,
     visible: Any = None,
-    blocks: Sequence[tuple[int, int]] | None = None,
-    hold: Sequence[int] = (),
+    blocks: str | Sequence[tuple[int, int]] | None = None,
+    hold: str | int | Sequence[int] = (),
     scale: float | None = None,
     softcap: float | None = None,
     attention_factor: float = 1.0,
@@ -54,8 +54,8 @@ def scores_from(
             2k+1 (GPT-J, and Llama in llama.cpp).
         query_position: the token that asks; negative counts from the end.
         visible: (T,) booleans, which keys the mask shows to the query; None for all up to the query.
-        blocks: None to swap single tokens, else (start, stop) positions of blocks to swap.
-        hold: positions of tokens that stay in place. `possym.profile` with ``hold="first"`` is ``[0]``.
+        blocks: None or ``"tokens"`` to swap single tokens, else (start, stop) positions of blocks to swap.
+        hold: positions of tokens that stay in place, one alone, or ``"first"`` for the first.
         scale: factor of the logits; None is 1/√D.
         softcap: c of c·tanh(logit/c), as in Gemma 2.
         attention_factor: by how much the rotation lengthens queries and keys (YaRN, LongRoPE).
@@ -114,16 +114,23 @@ def scores_from(
         scale=scale,
         softcap=softcap,
         reads_itself=bool(seen[position]),
-    ).hold([read_position(each, count, "hold") for each in hold])
+    ).hold(read_hold(hold, count))
     spans = None
-    if blocks is not None:
-        check_blocks(list(blocks), position)
+    if not (blocks is None or (isinstance(blocks, str) and blocks == "tokens")):
+        if isinstance(blocks, str) or not isinstance(blocks, Iterable):
+            raise InputError(
+                f"blocks = {blocks!r}: give None or 'tokens' for single tokens, or (start, stop) positions"
+            )
+        blocks = list(blocks)
+        check_blocks(blocks, position)
         spans = visible_blocks(blocks, inputs)
     if len(inputs.moved if spans is None else spans) < 2:
         what = "keys" if spans is None else "blocks"
         raise InputError(f"the query at {position} sees fewer than two {what} before itself that may change places")
     found, _ = inputs.scores(spans, temperature, relative)
     columns = {name: values[0].numpy() for name, values in found._asdict().items()}
+    if not found.entropy.isfinite().all():
+        raise InputError("queries and keys are so large that their logits overflow: give them as the model has them")
     table = pd.DataFrame({"head": range(inputs.heads), **columns, "moved": len(inputs.moved)})
     purity = purity_of(table.positional, table.symbolic, gamma)
     table.insert(table.columns.get_loc("entropy") + 1, "purity", purity)
@@ -149,9 +156,14 @@ def as_doubles(array: Any, name: str) -> Tensor:
     """Return an array as finite float64 on the CPU; what numpy reads will do, as JAX's arrays of any dtype."""
     try:
         if isinstance(array, Tensor):
+            if array.is_complex():
+                raise TypeError("its numbers are complex")
             found = array.detach().to("cpu", torch.float64)
         else:
-            found = torch.from_numpy(np.array(array, dtype=np.float64))
+            whole = np.asarray(array)
+            if np.iscomplexobj(whole):
+                raise TypeError("its numbers are complex")
+            found = torch.from_numpy(np.array(whole, dtype=np.float64))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} is of type {type(array).__name__}: give an array of numbers ({error})") from None
     if not found.isfinite().all():
@@ -178,6 +190,18 @@ def read_visible(visible: Any, count: int) -> Tensor:
     if seen.dtype != torch.bool or seen.shape != (count,):
         raise InputError(f"visible is {seen.dtype} of shape {tuple(seen.shape)}: give {count} booleans, one a key")
     return seen
+
+
+def read_hold(hold: Any, count: int) -> list[int]:
+    """Return the positions that stay in place.
+
+    >>> read_hold("first", 5), read_hold(-1, 5), read_hold([0, 3], 5)
+    ([0], [4], [0, 3])
+    """
+    given = [0] if isinstance(hold, str) and hold == "first" else [hold] if to_int(hold) is not None else hold
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"hold = {hold!r:.80}: give 'first', a position or positions")
+    return [read_position(each, count, "hold") for each in given]
 
 
 def positive(value: Any, name: str) -> float:

@@ -79,6 +79,10 @@ def as_list(prompts: Any) -> list:
     if isinstance(prompts, Tensor):
         return list(prompts) if prompts.ndim else []
     given = list(prompts) if isinstance(prompts, Iterable) else []
+    rows = [part for part in given if isinstance(part, Mapping) and not {"role", "content"} & part.keys()]
+    if rows:
+        name = next(iter(rows[0]), "text")
+        raise InputError(f"prompts are rows of a table: give one of its columns, as in (row[{name!r}] for row in rows)")
     alone = given and all(isinstance(part, Mapping) or to_int(part) is not None for part in given)
     return [given] if alone else given
 

@@ -4,7 +4,7 @@
 - `summarize_stream` sums such profiles up and keeps none.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -43,6 +43,8 @@ def profile_stream(
     [4, 4, 2]
     """
     require_type(prompts, Iterable, "prompts")
+    if isinstance(prompts, (str, Mapping)):
+        raise InputError(f"prompts is one {type(prompts).__name__}: give what yields prompts, as a list or a generator")
     if (to_int(at_once) or 0) < 1:
         raise InputError(f"at_once = {at_once!r}: give a whole number from 1")
     if wrong := {"answers", "checkpoint"} & options.keys():

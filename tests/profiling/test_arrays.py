@@ -1,5 +1,7 @@
 """Queries and keys taken out of a model by hand score as `possym.profile` scores the model."""
 
+import functools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -143,7 +145,14 @@ Q, K = np.ones((4, 8)), np.ones((2, 9, 8))
         ((Q, K), dict(rotated="yes"), "rotated"),
         ((Q, K), dict(query_position=9), "among the 9 tokens"),
         ((Q, K), dict(query_position=1), "fewer than two keys"),
+        ((Q + 1j, K), {}, "complex"),
+        ((torch.tensor(Q) + 1j, K), {}, "complex"),
+        ((Q * 1e200, K * 1e200), {}, "logits overflow"),
         ((Q, K), dict(hold=[20]), "hold"),
+        ((Q, K), dict(hold="last"), "hold = 'last': give 'first'"),
+        ((Q, K), dict(hold=None), "hold = None"),
+        ((Q, K), dict(blocks="sentences"), "blocks = 'sentences'"),
+        ((Q, K), dict(blocks=3), "blocks = 3"),
         ((Q, K), dict(visible=[1] * 9), "booleans"),
         ((Q, K), dict(scale=0), "scale"),
         ((Q, K), dict(temperature="hot"), "temperature"),
@@ -153,3 +162,10 @@ Q, K = np.ones((4, 8)), np.ones((2, 9, 8))
 def test_what_does_not_fit_is_refused(arrays, options, message):
     with pytest.raises(InputError, match=message):
         possym.scores_from(*arrays, **dict(rotated=False, base=1e4) | options)
+
+
+def test_hold_and_blocks_are_said_as_to_profile():
+    score = functools.partial(possym.scores_from, Q, K, rotated=False, base=1e4)
+    wanted = score(hold=[0])
+    for hold in ("first", 0, np.int64(0), range(1)):
+        pd.testing.assert_frame_equal(score(hold=hold, blocks="tokens"), wanted)

@@ -56,8 +56,15 @@ def test_what_does_not_fit_a_stream_is_refused():
     ]:
         with pytest.raises(InputError, match=message):
             profile_stream(model, iter(PROMPTS), **options)
-    with pytest.raises(InputError, match="prompts"):
-        profile_stream(model, 3)
+    for prompts, message in (
+        (3, "prompts"),
+        ("a b c", "prompts is one str"),
+        ({"text": PROMPTS}, "prompts is one dict"),
+    ):
+        with pytest.raises(InputError, match=message):
+            profile_stream(model, prompts)
+    with pytest.raises(InputError, match=r"rows of a table: .* \(row\['text'\] for row in rows\)"):
+        next(profile_stream(model, ({"text": "a b c"} for _ in range(3))))
     with pytest.raises(InputError, match="give one or more"):
         summarize_stream([])
     two = [possym.profile(each, PROMPTS[:2], progress=False) for each in (model, families.build("llama", seed=1))]
