@@ -219,8 +219,9 @@ def claim(modules: list[nn.Module], session: HookSession) -> None:
         while owners := [_sessions[module] for module in modules if module in _sessions]:
             if any(owner.here() for owner in owners):
                 raise InputError(
-                    "this model is being read already, by the code that calls: leave `ablate_frequencies`, or the "
-                    "function that `Capture.run` calls at every layer, before you read it again"
+                    "this model is being read already, by the code that calls: leave `ablate_frequencies`, "
+                    "`possym.kv_cache.applied`, or the function that `Capture.run` calls at every layer, before you "
+                    "read it again"
                 )
             _lock.wait()
         _sessions.update(dict.fromkeys(modules, session))

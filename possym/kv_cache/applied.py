@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ def applied(model: nn.Module, plan: CachePlan, *, check: bool = True) -> Iterato
         check: compare the plan with the model's shape and fingerprint first, which reads all weights once.
 
     Raises:
-        InputError: a plan of another model, or a call with a cache of earlier tokens.
+        InputError: a plan of another model, or a call with padding or with a cache of earlier tokens.
         UnsupportedModelError: a model that cannot be read.
 
     Source: the windows and sinks of DuoAttention, 2410.10819, section 2.
@@ -52,7 +53,18 @@ def applied(model: nn.Module, plan: CachePlan, *, check: bool = True) -> Iterato
         return call.query, call.key, narrowed(call, windows, plan.sink)
 
     with attached(model, on_call):
-        yield
+        handle = model.register_forward_pre_hook(without_padding, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def without_padding(model: nn.Module, args: tuple, options: dict[str, Any]) -> None:
+    """Refuse a call with padding, whose tokens a plan would take for the first ones."""
+    mask = options.get("attention_mask", args[1] if len(args) > 1 else None)
+    if isinstance(mask, Tensor) and mask.ndim == 2 and not mask.all():
+        raise InputError("a batch with padding: give prompts of one length, without padding")
 
 
 def narrowed(call: AttentionCall, windows: Sequence[int | None], sink: int) -> Tensor:

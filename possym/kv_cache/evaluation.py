@@ -4,7 +4,7 @@ Each function calls the model; inside `possym.kv_cache.applied` it measures the 
 sequence, for intervals over sequences and paired comparisons of plans.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from possym.capture.known_heads import repeated_tokens
-from possym.errors import InputError, require_type, to_float, to_int
+from possym.errors import InputError, UnsupportedModelError, require_type, to_float, to_int
 
 LENGTH_FOR_A_NEEDLE = 5
 
@@ -32,7 +32,7 @@ def position_losses(model: nn.Module, tokens: Tensor, *, at_once: int = 8) -> Te
     torch.Size([2, 5])
     """
     rows: list[Tensor] = []
-    for some in check_tokens(tokens, 2).to(embedding(model).device).split(at_once):
+    for some in check_tokens(model, tokens, 2).to(embedding(model).device).split(check_count(at_once, "at_once")):
         logits = model(input_ids=some, use_cache=False).logits[:, :-1].float()
         rows.append(F.cross_entropy(logits.transpose(1, 2), some[:, 1:], reduction="none").cpu())
     return torch.cat(rows)
@@ -56,7 +56,7 @@ def copying(
 
     Source: the test of induction of Olsson et al. 2022.
     """
-    vocabulary = embedding(model).shape[0]
+    vocabulary, at_once = embedding(model).shape[0], check_count(at_once, "at_once")
     tokens = repeated_tokens(count, length, vocabulary, generator, beginning=beginning).to(embedding(model).device)
     rows: list[tuple[float, float]] = []
     with torch.no_grad():
@@ -98,7 +98,10 @@ def needle(
     >>> needle(model, torch.arange(12)[None], lengths=[12], depths=[0, 1])[["depth", "distance"]].values.tolist()
     [[0.0, 10.0], [1.0, 2.0]]
     """
-    most = check_tokens(text, LENGTH_FOR_A_NEEDLE).shape[1]
+    text = check_tokens(model, text, LENGTH_FOR_A_NEEDLE)
+    most, at_once, seed = text.shape[1], check_count(at_once, "at_once"), require_type(seed, int, "seed")
+    require_type(lengths, Iterable, "lengths")
+    require_type(depths, Iterable, "depths")
     for length in lengths:
         if (number := to_int(length)) is None or not LENGTH_FOR_A_NEEDLE <= number <= most:
             raise InputError(f"length {length!r}: give lengths from {LENGTH_FOR_A_NEEDLE} to the text's {most} tokens")
@@ -132,14 +135,27 @@ def last_logits(model: nn.Module, tokens: Tensor, at_once: int = 8) -> Tensor:
     return torch.cat(parts)
 
 
-def check_tokens(tokens: Any, least: int) -> Tensor:
-    """Return token ids, or raise an InputError unless they are (B, T) of enough tokens."""
+def check_tokens(model: nn.Module, tokens: Any, least: int) -> Tensor:
+    """Return token ids as int64, or raise an InputError unless they are (B, T), long enough and known to the model."""
     require_type(tokens, Tensor, "tokens")
-    if tokens.ndim != 2 or tokens.is_floating_point() or not len(tokens) or tokens.shape[1] < least:
+    whole = not tokens.is_floating_point() and not tokens.is_complex() and tokens.dtype != torch.bool
+    if tokens.ndim != 2 or not whole or not len(tokens) or tokens.shape[1] < least:
         raise InputError(f"tokens {tokens.dtype} {tuple(tokens.shape)}: give token ids (B, T), T at least {least}")
-    return tokens
+    low, high, most = int(tokens.min()), int(tokens.max()), embedding(model).shape[0]
+    if low < 0 or high >= most:
+        raise InputError(f"tokens hold id {low if low < 0 else high}: the model's vocabulary goes from 0 to {most - 1}")
+    return tokens.long()
+
+
+def check_count(value: Any, name: str) -> int:
+    """Return a whole number from 1, or raise an InputError."""
+    if (number := to_int(value)) is None or number < 1:
+        raise InputError(f"{name} = {value!r}: give a whole number from 1")
+    return number
 
 
 def embedding(model: Any) -> Tensor:
     """Return a model's input embedding (V, width), which lies where it wants its token ids."""
+    if not hasattr(model, "get_input_embeddings"):
+        raise UnsupportedModelError(f"model is a {type(model).__name__}: give a transformers model")
     return model.get_input_embeddings().weight

@@ -7,6 +7,7 @@ hold trained gates between 0 and 1; `load_duo_attention` turns them into a plan 
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 from torch import nn
 
 from possym import __version__
-from possym.errors import InputError, require_type, to_float
+from possym.capture import Capture
+from possym.errors import InputError, require_type, to_float, to_int
 from possym.kv_cache.plan import CachePlan, model_fingerprint
 from possym.results import atomic_write, writing
 
@@ -104,14 +106,22 @@ def load_gates(folder: str | os.PathLike) -> tuple[np.ndarray, int, int]:
     folder = path_of(folder)
     said = read_json(folder / CONFIG)
     try:
-        gates = np.loadtxt(folder / HEADS, delimiter="\t", ndmin=2, dtype=float)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an empty file, which is refused below
+            gates = np.loadtxt(folder / HEADS, delimiter="\t", ndmin=2, dtype=float)
     except (OSError, ValueError) as error:
         raise InputError(f"{folder / HEADS}: give one row per layer, numbers set apart by tabs ({error})") from None
     if not gates.size or not ((gates >= 0) & (gates <= 1)).all():
         raise InputError(f"{folder / HEADS} holds numbers outside 0 to 1: give a gate for each key head")
     if missing := [name for name in ("sink_size", "recent_size") if name not in said]:
         raise InputError(f"{folder / CONFIG} lacks {missing[0]!r}: DuoAttention's has sink_size and recent_size")
-    return gates, said["sink_size"], said["recent_size"]
+    sink, window = to_int(said["sink_size"]), to_int(said["recent_size"])
+    if sink is None or window is None or sink < 0 or window < 1:
+        raise InputError(
+            f"{folder / CONFIG}: sink_size = {said['sink_size']!r}, recent_size = {said['recent_size']!r}; give whole "
+            "numbers, from 0 and from 1"
+        )
+    return gates, sink, window
 
 
 def load_duo_attention(
@@ -153,7 +163,8 @@ def load_duo_attention(
     if model is None:
         return plan
     plan.check(model)
-    return CachePlan(windows, sink=sink, rule="gates", settings=how, model=model_fingerprint(model))
+    limits = [layer.window for layer in Capture(model).layers.values()]
+    return CachePlan(windows, sink=sink, limits=limits, rule="gates", settings=how, model=model_fingerprint(model))
 
 
 def cache_configuration(plan: CachePlan) -> dict[str, Any]:
@@ -164,7 +175,8 @@ def cache_configuration(plan: CachePlan) -> dict[str, Any]:
     configuration holds no more.
 
     Raises:
-        InputError: a plan with a sink, several windows, layers whose heads differ, or layers without attention.
+        InputError: a plan with a sink, several windows, layers whose heads differ, have windows of their own, or have
+            no attention.
 
     >>> cache_configuration(CachePlan([[None, None], [64, 64]], sink=0))
     {'layer_types': ['full_attention', 'sliding_attention'], 'sliding_window': 64}
@@ -172,6 +184,11 @@ def cache_configuration(plan: CachePlan) -> dict[str, Any]:
     require_type(plan, CachePlan, "plan")
     windows = {window for _, _, window, _ in plan.entries() if window is not None}
     mixed = [layer for layer, row in zip(plan.layers, plan.windows, strict=True) if len(set(row)) > 1]
+    if any(plan.limits):
+        raise InputError(
+            "the model has windows of its own, which a configuration with this plan's would replace: use applied, or "
+            "save_plan"
+        )
     if plan.sink or len(windows) != 1 or mixed or list(plan.layers) != [*range(len(plan.layers))]:
         raise InputError(
             "transformers gives a window to whole layers, one for all of them, and no sink: this plan has "
@@ -191,8 +208,8 @@ def path_of(path: str | os.PathLike) -> Path:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file, or raise an InputError."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        said = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: give a JSON file ({error})") from None
     if not isinstance(said, dict):
         raise InputError(f"{path} holds no object: give a JSON file with names and values")

@@ -3,6 +3,7 @@
 Query heads that share a key head are averaged: what one of them gives up, all do.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from possym.capture import Capture, LayerInputs
-from possym.errors import InputError, UnsupportedModelError, require_type, to_int
+from possym.errors import InputError, UnsupportedModelError, require_type, to_float, to_int
 from possym.kv_cache.applied import applied
 from possym.kv_cache.plan import CachePlan
 from possym.profiling import Profile, profile
@@ -40,8 +41,21 @@ class Heads:
 
     table: pd.DataFrame
     limits: dict[int, int | None]
-    model: dict[str, str]
+    model: dict[str, str] | None
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a table that is not of one row per key head."""
+        require_type(self.table, pd.DataFrame, "table")
+        require_type(self.limits, dict, "limits")
+        if missing := [name for name in KEYS if name not in self.table]:
+            raise InputError(f"table has no column {missing[0]!r}: give one row per layer and key_head")
+        layers = self.table["layer"]
+        numbered = self.table["key_head"].eq(self.table.groupby("layer").cumcount())
+        if self.table.empty or not layers.is_monotonic_increasing or not numbered.all():
+            raise InputError("table: give one row per key head, layer by layer, heads from 0 in each")
+        if unknown := sorted({*layers} - {*self.limits}):
+            raise InputError(f"limits lacks layer {unknown[0]}: give every layer's own window, or None")
 
     @classmethod
     def of(cls, found: Profile) -> "Heads":
@@ -100,10 +114,12 @@ def measure(
     >>> measure(model, torch.arange(20)[None], sink=1, window=4, progress=False).table.columns[2:].tolist()
     ['positional', 'symbolic', 'entropy', 'distance', 'beyond', 'area']
     """
-    sizes = {name: to_int(value) for name, value in dict(sink=sink, window=window, queries=queries).items()}
+    sizes: dict[str, Any] = dict(sink=sink, window=window, queries=queries)
     for name, value in sizes.items():
-        if value is None or value < (name != "sink"):
+        if (number := to_int(value)) is None or number < (name != "sink"):
             raise InputError(f"{name} = {value!r}: give a whole number from {int(name != 'sink')}")
+        sizes[name] = number
+    sink, window, queries = sizes.values()
     given = [torch.tensor(prompt.ids) for prompt in read_prompts(prompts, tokenizer)]
     if short := [len(ids) for ids in given if len(ids) <= sink + window]:
         raise InputError(
@@ -201,12 +217,25 @@ def try_each(
 
     It costs a run of ``loss``, which calls the model, for every key head: what the rules are measured against, not one
     of them.
+
+    Raises:
+        InputError: heads of another model, or a loss that is no finite number.
     """
+    require_type(heads, Heads, "heads")
+    if not callable(loss):
+        raise InputError("loss: give a function without arguments that calls the model and returns its loss")
+
+    def finite() -> float:
+        value = loss()
+        if (number := to_float(value)) is None or not math.isfinite(number):
+            raise InputError(f"loss() is {value!r}: give a function that returns a finite number")
+        return number
+
     check = heads.plan([None] * len(heads.table), sink=sink)
     check.check(model)
-    before, found = loss(), []
+    before, found = finite(), []
     for number in tqdm(range(len(heads.table)), desc="each key head alone", disable=not progress, leave=False):
         windows = [window if row == number else None for row in range(len(heads.table))]
         with applied(model, heads.plan(windows, sink=sink), check=False):
-            found.append(loss() - before)
+            found.append(finite() - before)
     return Heads(heads.table.assign(oracle=found), heads.limits, heads.model, heads.settings)

@@ -68,6 +68,7 @@ class PlannedLayer(CacheLayerMixin):
         self.windows, self.sink, self.seen = windows, sink, 0
         self.groups: list[Group] = []
         self.new: Tensor | None = None
+        self.read = False  # whether a model attends by it now, so only within `holding`
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Sort the key heads by window, on the device of the first keys."""
@@ -78,6 +79,8 @@ class PlannedLayer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Note the new tokens' keys and return them as they are."""
+        if not self.read:
+            raise InputError("a plan's cache works within `holding` alone: call the model there")
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.new = key_states
@@ -88,6 +91,11 @@ class PlannedLayer(CacheLayerMixin):
         queries = query.unflatten(1, (len(self.windows), -1))  # (B, G, H / G, T, D)
         at = torch.arange(self.seen, self.seen + query.shape[2], device=query.device)[:, None]
         found = query.new_empty(*queries.shape[:-1], value.shape[-1])
+        if self.seen and len(query) != len(self.groups[0].keys):
+            raise InputError(
+                f"the cache holds a batch of {len(self.groups[0].keys)}, this call has {len(query)}: call its reset() "
+                "before other prompts"
+            )
         for group in self.groups:
             keys, values, positions = group.extended(key, value, self.seen)
             seen = positions <= at
@@ -114,6 +122,10 @@ class PlannedLayer(CacheLayerMixin):
         return -1
 
     get_max_cache_shape = get_max_length  # what transformers called it before
+
+    def crop(self, max_length: int) -> None:
+        """Refuse to go back: what was let go of does not return."""
+        raise InputError("a plan's cache cannot be cropped, as it has let go of earlier tokens: call its reset()")
 
     def reset(self) -> None:
         """Forget everything."""
@@ -176,6 +188,8 @@ def holding(model: nn.Module, plan: CachePlan) -> Iterator[PlannedCache]:
     True
     """
     require_type(plan, CachePlan, "plan")
+    if isinstance(model, nn.Module) and any(module in _caches for module in model.modules()):
+        raise InputError("this model is held by a plan's cache already: leave that `holding` first")
     plan.check(model)
     layers, name = Capture(model).layers, type(model).__name__
     count = getattr(model.config.get_text_config(), "num_hidden_layers", len(layers))
@@ -193,8 +207,8 @@ def holding(model: nn.Module, plan: CachePlan) -> Iterator[PlannedCache]:
         )
     modules = modules_of(model)
     attention = {m.layer_idx: m for m in modules if "Attention" in type(m).__name__ and hasattr(m, "layer_idx")}
-    if [*attention] != [*range(count)] or any(module in _caches for module in attention.values()):
-        raise UnsupportedModelError(f"{name}: its attention layers are not numbered, or hold a plan's cache already")
+    if [*attention] != [*range(count)]:
+        raise UnsupportedModelError(f"{name}: its attention layers are not numbered")
     configs = list(all_configs(modules).values())
     before = [config._attn_implementation for config in configs]
     cache = PlannedCache(plan)
@@ -202,12 +216,16 @@ def holding(model: nn.Module, plan: CachePlan) -> Iterator[PlannedCache]:
     AttentionMaskInterface.register(NAME, AttentionMaskInterface._global_mapping["sdpa"])
     try:
         _caches.update(dict.fromkeys(attention.values(), cache))
+        for layer in cache.layers:
+            layer.read = True
         for config in configs:
             config._attn_implementation_internal = NAME
         yield cache
     finally:
         for config, own in zip(configs, before, strict=True):
             config._attn_implementation_internal = own
+        for layer in cache.layers:
+            layer.read = False
         for module in attention.values():
             _caches.pop(module, None)
 
@@ -224,12 +242,14 @@ def attend(
     """Stand in for a model's attention: read the module's cache. Its own mask says only whether there is padding."""
     layer = _caches[module].layers[module.layer_idx]
     if layer.new is None:
-        raise InputError("this model attends by a plan's cache: call it with the cache that `holding` gives")
+        raise InputError(
+            "this model attends by a plan's cache: call it with the cache that `holding` gives, or leave `holding`"
+        )
     if layer.new is not key:
         raise UnsupportedModelError(
             f"{type(module).__name__} does not cache the keys that it attends with, so a plan cannot let go of them"
         )
-    if attention_mask is not None and not layer.seen and not attention_mask[..., -1, :].all():
+    if attention_mask is not None and module.layer_idx == 0 and not attention_mask[..., -1, :].all():
         raise InputError("a batch with padding: give prompts of one length, without padding")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return layer.attend(query, key, value, scale).transpose(1, 2).contiguous(), None

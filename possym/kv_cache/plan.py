@@ -1,5 +1,6 @@
 """A plan for the key–value cache: for each key head of each layer, everything or the first tokens and a window."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from possym.errors import InputError, require_type, to_int
 from possym.profiling.identity import config_hash, model_name, weights_hash
 
 IDENTITY = ("class", "config", "weights", "dtype")
+LISTS = (list, tuple, range)
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class CachePlan:
         model: the fingerprint of the model that the plan was made for, see `model_fingerprint`; None fits any of the
             same shape.
         rule: how the heads were chosen.
-        settings: whatever else made the plan, as JSON has it.
+        settings: whatever else made the plan, as JSON has it (a tuple becomes a list).
 
     Raises:
         InputError: no layers, a window below 1, a negative sink, lists that do not fit.
@@ -55,18 +57,26 @@ class CachePlan:
         if (sink := to_int(self.sink)) is None or sink < 0:
             raise InputError(f"sink = {self.sink!r}: give how many first tokens are kept, from 0")
         layers = range(len(rows)) if self.layers is None else self.layers
-        numbers: Any = [to_int(number) for number in layers]
+        numbers: Any = [to_int(number) for number in layers] if isinstance(layers, LISTS) else [None]
         if None in numbers or numbers != sorted(set(numbers)) or len(numbers) != len(rows) or numbers[0] < 0:
             raise InputError(f"layers = {self.layers!r}: give {len(rows)} ascending numbers from 0, one a row")
-        limits = [None] * len(rows) if self.limits is None else list(self.limits)
-        if len(limits) != len(rows) or any(each is not None and (to_int(each) or 0) < 1 for each in limits):
+        limits: Any = [None] * len(rows) if self.limits is None else self.limits
+        if (
+            not isinstance(limits, LISTS)
+            or len(limits) != len(rows)
+            or any(each is not None and (to_int(each) or 0) < 1 for each in limits)
+        ):
             raise InputError(f"limits = {self.limits!r}: give {len(rows)} windows, or None, one a row of windows")
         require_type(self.model, (dict, type(None)), "model")
+        require_type(self.rule, str, "rule")
+        require_type(self.settings, dict, "settings")
         checked = {
             "windows": tuple(tuple(None if each is None else to_int(each) for each in row) for row in rows),
             "sink": sink,
             "layers": tuple(numbers),
             "limits": tuple(None if each is None else to_int(each) for each in limits),
+            "model": as_json(self.model, "model"),
+            "settings": as_json(self.settings, "settings"),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -94,6 +104,8 @@ class CachePlan:
 
     def tokens(self, length: int) -> int:
         """Return how many keys are held after ``length`` tokens, over all key heads; there are as many values."""
+        if (to_int(length) or 0) < 1:
+            raise InputError(f"length = {length!r}: give how many tokens were read, from 1")
         return sum(
             min(length, limit or length, length if window is None else window + self.sink)
             for _, _, window, limit in self.entries()
@@ -134,6 +146,18 @@ class CachePlan:
                 f"{found['model']}): make a plan for this model"
             )
         return key_heads
+
+
+def as_json(value: Any, name: str) -> Any:
+    """Return a value as JSON gives it back, or raise an InputError.
+
+    >>> as_json({"sizes": (4, 128)}, "settings")
+    {'sizes': [4, 128]}
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} are no JSON ({error}): give strings, finite numbers, lists and dicts") from None
 
 
 def shape_words(key_heads: dict[int, int]) -> str:

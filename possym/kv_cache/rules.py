@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from possym.errors import InputError, require_type, to_float, to_int
 from possym.kv_cache.heads import Heads
@@ -42,7 +43,18 @@ RULES: dict[str, Need] = {
     "random": lambda table, seed: pd.Series(np.random.default_rng(seed).permutation(len(table)), table.index),
     "oracle": lambda table, seed: table["oracle"],
 }
-NEEDS_MORE = {"beyond": "beyond", "combined": "beyond", "area": "area", "oracle": "oracle"}
+KIND = ("positional", "symbolic")
+READS: dict[str, tuple[str, ...]] = {
+    "positional": KIND,
+    "kind_distance": (*KIND, "distance"),
+    "fitted": (*KIND, "distance"),
+    "beyond": ("beyond",),
+    "combined": ("beyond", *KIND),
+    "area": ("area",),
+    "entropy": ("entropy",),
+    "random": (),
+    "oracle": ("oracle",),
+}
 
 
 def keep(
@@ -81,18 +93,25 @@ def keep(
     """
     require_type(heads, (Profile, Heads), "heads")
     found = Heads.of(heads) if isinstance(heads, Profile) else heads
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise InputError(f"rule = {rule!r}: known rules are {', '.join(RULES)}")
-    if (column := NEEDS_MORE.get(rule, "entropy")) not in found.table:
-        maker = "try_each" if column == "oracle" else "measure"
-        raise InputError(f"rule = {rule!r} reads {column!r}, which possym.kv_cache.{maker} finds: give what it returns")
+    for column in READS[rule]:
+        if column not in found.table or not is_numeric_dtype(found.table[column]):
+            maker = "try_each" if column == "oracle" else "measure"
+            raise InputError(
+                f"rule = {rule!r} reads {column!r}, which possym.kv_cache.{maker} finds: give what it returns"
+            )
+    if (draw := to_int(seed)) is None or draw < 0:
+        raise InputError(f"seed = {seed!r}: give a whole number from 0")
     number = to_float(share)
     if number is None or not 0 <= number <= 1:
         raise InputError(f"share = {share!r}: give the share of key heads that get a window, from 0 to 1")
     if (size := to_int(window)) is None or size < 1:
         raise InputError(f"window = {window!r}: give how many of the latest tokens are kept, from 1")
     require_type(whole_layers, bool, "whole_layers")
-    need = RULES[rule](found.table, seed)
+    need = RULES[rule](found.table, draw)
+    if (unknown := int(need.isna().sum())) and number > 0:
+        raise InputError(f"rule = {rule!r}: nothing was measured of {unknown} of the {len(need)} key heads (NaN)")
     if whole_layers:
         by_layer = need.groupby(found.table["layer"]).mean().sort_values(kind="stable")
         short = found.table["layer"].isin(by_layer.index[: round(number * len(by_layer))])
@@ -105,7 +124,7 @@ def keep(
     windows: list[int | None] = [None] * len(need)
     for row, entry in zip(chosen, sizes, strict=True):
         windows[row] = int(entry)
-    settings = {"share": number, "window": size} | ({"seed": seed} if rule == "random" else {})
+    settings = {"share": number, "window": size} | ({"seed": draw} if rule == "random" else {})
     return found.plan(windows, sink=sink, rule=rule, settings=settings | {"measured": found.settings})
 
 
@@ -121,11 +140,17 @@ def agreement(heads: Profile | Heads, gates: np.ndarray) -> pd.DataFrame:
     """
     require_type(heads, (Profile, Heads), "heads")
     found = Heads.of(heads) if isinstance(heads, Profile) else heads
-    table, array = found.table, np.asarray(gates, dtype="float64")
+    table = found.table
+    try:
+        array = np.asarray(gates, dtype="float64")
+    except (TypeError, ValueError):
+        array = np.full(1, np.nan)
+    if not np.isfinite(array).all():
+        raise InputError("gates: give finite numbers, layers by key heads")
     shape = table["layer"].nunique(), int(table["key_head"].max()) + 1
     if array.shape != shape or array.size != len(table):
         raise InputError(f"gates {array.shape}: the model has {shape[0]} layers of {shape[1]} key heads")
-    asked = [rule for rule in RULES if rule != "random" and NEEDS_MORE.get(rule, "entropy") in table]
+    asked = [rule for rule in RULES if rule != "random" and {*READS[rule]} <= {*table}]
     order = table.sort_values(["layer", "key_head"]).index
     ranks = pd.DataFrame({rule: RULES[rule](table, 0)[order].to_numpy() for rule in asked} | {"gates": array.ravel()})
     found = ranks.corr(method="spearman")["gates"].drop("gates")  # NaN, without a warning, where all are alike

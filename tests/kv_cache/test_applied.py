@@ -122,11 +122,65 @@ def test_text_is_generated_with_it_beams_too():
         assert model.generate(tokens, **named(cache), num_beams=2, **options).shape == expected.shape
 
 
-def padded(model):
-    mask = torch.ones(1, LENGTH, dtype=torch.long)
+@pytest.mark.parametrize("key_heads, dtype", [(1, "float32"), (4, "float32"), (2, "bfloat16"), (2, "float16")])
+def test_any_number_of_key_heads_and_any_dtype_is_held(key_heads, dtype):
+    kind = getattr(torch, dtype)
+    model = families.build("llama", attention="sdpa", num_key_value_heads=key_heads).to(kind)
+    plan, tokens = CachePlan([[3, *[None] * (key_heads - 1)]] * 2, sink=2), families.tokens(LENGTH, batch=2)
+    with applied(model, plan):
+        expected = logits(model, tokens).float()
+    with holding(model, plan) as cache:
+        found = torch.cat([call(model, piece, cache) for piece in tokens.split([9, 5], 1)], 1).float()
+    assert (found - expected).abs().max() < max(2e-5, 4 * torch.finfo(kind).eps) * expected.abs().max()
+    assert cache.bytes == 2 * 2 * plan.tokens(LENGTH) * 8 * kind.itemsize
+
+
+def mask_with_a_hole(length=LENGTH):
+    mask = torch.ones(1, length, dtype=torch.long)
     mask[0, 0] = 0
+    return mask
+
+
+def padded(model):
     with holding(model, CachePlan([[None, 2]] * 2)) as cache:
-        call(model, families.tokens(LENGTH), cache, attention_mask=mask)
+        call(model, families.tokens(LENGTH), cache, attention_mask=mask_with_a_hole())
+
+
+def padded_later(model):
+    with holding(model, CachePlan([[None, 2]] * 2)) as cache:
+        call(model, families.tokens(LENGTH), cache)
+        call(model, families.tokens(1), cache, attention_mask=mask_with_a_hole(LENGTH + 1))
+
+
+def padded_under_the_mask(model):
+    with applied(model, CachePlan([[None, 2]] * 2)):
+        model(input_ids=families.tokens(LENGTH), attention_mask=mask_with_a_hole(), use_cache=False)
+
+
+def in_another_batch(model):
+    with holding(model, CachePlan([[None, 2]] * 2)) as cache:
+        call(model, families.tokens(LENGTH, batch=2), cache)
+        call(model, families.tokens(1), cache)
+
+
+def after_leaving(model):
+    with holding(model, CachePlan([[None, 2]] * 2)) as cache:
+        call(model, families.tokens(LENGTH), cache)
+    call(model, families.tokens(1), cache)
+
+
+def cropped(model):
+    with holding(model, CachePlan([[None, 2]] * 2)) as cache:
+        call(model, families.tokens(LENGTH), cache)
+        cache.crop(3)
+
+
+def nested(outer, inner):
+    def attempt(model):
+        with outer(model, CachePlan([[None, 2]] * 2)), inner(model, CachePlan([[2, None]] * 2)):
+            pass
+
+    return attempt
 
 
 def compressed(model):
@@ -152,6 +206,15 @@ REFUSED = [
     (with_earlier_tokens, InputError, "whole prompt at once"),
     (without_the_cache, InputError, "call it with the cache"),
     (padded, InputError, "without padding"),
+    (padded_later, InputError, "without padding"),
+    (padded_under_the_mask, InputError, "without padding"),
+    (in_another_batch, InputError, "the cache holds a batch of 2, this call has 1"),
+    (after_leaving, InputError, "a plan's cache works within `holding` alone"),
+    (cropped, InputError, "cannot be cropped"),
+    (nested(holding, holding), InputError, "held by a plan's cache already"),
+    (nested(holding, applied), InputError, "or leave `holding`"),
+    (nested(applied, holding), InputError, "being read already"),
+    (nested(applied, applied), InputError, "being read already"),
     (compressed, UnsupportedModelError, "does not cache the keys that it attends with"),
     (
         lambda model: holding(families.build("gemma3"), CachePlan([[2, 2]] * 2)).__enter__(),

@@ -70,6 +70,13 @@ def test_transformers_configuration_of_whole_layers_attends_and_caches_as_the_pl
     assert [layer.is_sliding for layer in DynamicCache(config=windowed.config).layers] == [False, True]
 
 
+def test_gates_become_a_plan_that_knows_the_models_own_windows(tmp_path):
+    model = families.build("gemma3")
+    own = keep(possym.profile(model, families.tokens(12), progress=False), 0.5, sink=1, window=3)
+    found = load_duo_attention(save_duo_attention(own, tmp_path), model=model)
+    assert found.limits == own.limits == (8, None) and found.fraction(20) == own.fraction(20) < 1
+
+
 def others():
     return families.build("llama", seed=1)
 
@@ -105,14 +112,27 @@ REFUSED = [
     ("another shape", lambda folder: apply(others(), CachePlan([[1, 1, 1]] * 2)), "plan has 2 layers of 3 key heads"),
     ("another model", lambda folder: apply(others(), plan_of(families.build("llama"))), r"\(weights differ: Llama"),
     ("another config", lambda folder: apply(families.build("llama linear"), plan_of(others())), r"\(config, weights"),
+    ("layers of a wrong type", lambda folder: CachePlan([[1]], layers=0), "layers = 0: give 1 ascending numbers"),
+    ("limits of a wrong type", lambda folder: CachePlan([[1]], limits=3), "limits = 3: give 1 windows, or None"),
+    ("a rule of a wrong type", lambda folder: CachePlan([[1]], rule=None), "rule is of type NoneType"),
+    ("settings of a wrong type", lambda folder: CachePlan([[1]], settings=[1]), "settings is of type list"),
+    ("settings that are no JSON", lambda folder: CachePlan([[1]], settings={"a": {1}}), "settings are no JSON"),
+    ("a length of 0", lambda folder: PLAN.fraction(0), "length = 0: give how many tokens were read, from 1"),
     ("no file", lambda folder: load_plan(folder / "none.json"), "give a JSON file"),
     ("another format", lambda folder: changed(save_plan(PLAN, folder / "p"), format=2), "reads plans of format 1"),
     ("window 0 in a file", lambda folder: changed(save_plan(PLAN, folder / "p"), windows=[[0]]), "windows hold 0"),
     ("gates beyond 1", lambda folder: duo(folder, "1\t7\n"), "numbers outside 0 to 1"),
     ("gates of another model", lambda folder: duo(folder, "1\n", model=others()), "the plan has 1 layers of 1 key"),
-    ("words for gates", lambda folder: duo(folder, "full\n"), "give one row a layer, numbers set apart by tabs"),
+    ("words for gates", lambda folder: duo(folder, "full\n"), "give one row per layer, numbers set apart by tabs"),
+    ("no gates", lambda folder: duo(folder, "\n"), "holds numbers outside 0 to 1"),
+    (
+        "recent size null",
+        lambda folder: duo(folder, config='{"sink_size": 1, "recent_size": null}'),
+        "_size = None; give",
+    ),
+    ("limits", lambda folder: cache_configuration(CachePlan([[4]], sink=0, limits=[8])), "windows of its own, which"),
     ("no window", lambda folder: duo(folder, config='{"sink_size": 1}'), "lacks 'recent_size'"),
-    ("recent size 0", lambda folder: duo(folder, config='{"sink_size": 1, "recent_size": 0}'), "windows hold 0"),
+    ("recent size 0", lambda folder: duo(folder, config='{"sink_size": 1, "recent_size": 0}'), "recent_size = 0; give"),
     ("a threshold of 2", lambda folder: duo(folder, threshold=2), "threshold = 2: give a number from 0 to 1"),
     ("two windows", lambda folder: save_duo_attention(CachePlan([[1, 2]]), folder), "this plan has 2 windows"),
     ("a sink", lambda folder: cache_configuration(PLAN), "this plan has sink 1, 1 windows and 1 layers whose heads"),

@@ -179,6 +179,12 @@ def test_a_needle_stands_where_it_is_said_to(model, tokens):
     assert bool(row["right"]) == (int(logits.argmax()) == int(pairs[1, 1]))
 
 
+def of_table(heads, rule="positional", limits=None, share=0.5, **columns):
+    return keep(
+        Heads(heads.table.assign(**columns), heads.limits if limits is None else limits, None), share, rule=rule
+    )
+
+
 def of_other_layers(model, tokens):
     return keep(possym.profile(model, tokens, layers=[1], progress=False))
 
@@ -187,18 +193,46 @@ REFUSED = [
     (lambda model, tokens, heads: keep(heads, rule="best"), "rule = 'best': known rules are positional, kind_distance"),
     (lambda model, tokens, heads: keep(heads, 1.5), "share = 1.5: give the share of key heads"),
     (lambda model, tokens, heads: keep(heads, window=0), "window = 0: give how many of the latest tokens are kept"),
+    (lambda model, tokens, heads: keep(heads, float("nan")), "share = nan: give the share of key heads"),
+    (lambda model, tokens, heads: keep(heads, rule=["area"]), r"rule = \['area'\]: known rules are positional"),
+    (lambda model, tokens, heads: keep(heads, rule="random", seed=-1), "seed = -1: give a whole number from 0"),
+    (lambda model, tokens, heads: of_table(heads, symbolic=np.nan), "nothing was measured of 4 of the 4 key heads"),
+    (
+        lambda model, tokens, heads: of_table(heads, symbolic="a"),
+        "reads 'symbolic', which possym.kv_cache.measure",
+    ),
+    (lambda model, tokens, heads: of_table(heads, limits={0: None}), "limits lacks layer 1: give every layer's own"),
+    (lambda model, tokens, heads: of_table(heads, key_head=0), "table: give one row per key head, layer by layer"),
+    (lambda model, tokens, heads: of_table(heads, layer=[1, 1, 0, 0]), "table: give one row per key head, layer by"),
+    (lambda model, tokens, heads: Heads(heads.table[["layer"]], {}, {}), "table has no column 'key_head'"),
+    (lambda model, tokens, heads: Heads("heads", {}, {}), "table is of type str"),
     (lambda model, tokens, heads: keep(heads, sink=-1), "sink = -1: give how many first tokens are kept"),
     (lambda model, tokens, heads: keep(heads.table), "heads is of type DataFrame"),
     (
         lambda model, tokens, heads: agreement(heads, np.ones((2, 3))),
         r"gates \(2, 3\): the model has 2 layers of 2 key",
     ),
+    (lambda model, tokens, heads: agreement(heads, [["a", "b"]] * 2), "gates: give finite numbers"),
+    (lambda model, tokens, heads: try_each(model, heads, lambda: float("nan")), r"loss\(\) is nan: give a function"),
+    (lambda model, tokens, heads: try_each(model, heads, 3.0), "loss: give a function without arguments"),
+    (lambda model, tokens, heads: try_each(model, heads.table, lambda: 1.0), "heads is of type DataFrame"),
+    (lambda model, tokens, heads: measure(model, []), "prompts: give one or more strings"),
+    (lambda model, tokens, heads: measure(model, tokens, sink=2.5), "sink = 2.5: give a whole number from 0"),
     (lambda model, tokens, heads: of_other_layers(model, tokens), "a plan is of all layers"),
     (lambda model, tokens, heads: measure(model, tokens, window=0), "window = 0: give a whole number from 1"),
     (lambda model, tokens, heads: measure(model, tokens, window=16), "20 tokens, which a head with sink 4 and window"),
     (lambda model, tokens, heads: needle(model, tokens, lengths=[21]), "length 21: give lengths from 5 to the text's"),
     (lambda model, tokens, heads: needle(model, tokens, lengths=[9], depths=[2]), "depth 2: give depths from 0"),
+    (lambda model, tokens, heads: needle(model, tokens, lengths=9), "lengths is of type int"),
+    (lambda model, tokens, heads: needle(model, tokens, lengths=[9], seed="a"), "seed is of type str"),
     (lambda model, tokens, heads: position_losses(model, tokens[0]), r"tokens torch.int64 \(20,\): give token ids"),
+    (lambda model, tokens, heads: position_losses(model, tokens > 3), r"tokens torch.bool \(2, 20\): give token ids"),
+    (
+        lambda model, tokens, heads: position_losses(model, tokens + 64),
+        "tokens hold id .*: the model's vocabulary goes",
+    ),
+    (lambda model, tokens, heads: position_losses(model, tokens, at_once=0), "at_once = 0: give a whole number from 1"),
+    (lambda model, tokens, heads: copying(model, 2, 5, at_once=0), "at_once = 0: give a whole number from 1"),
 ]
 
 
