@@ -195,7 +195,7 @@ def rows_of_ledger(rows: pd.DataFrame | None) -> pd.DataFrame:
 
 
 def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
-    """Return one claim with its measurement and verdict as a line of Markdown, to which the ledger's page can link.
+    """Return one claim with its verdict and measurement as a line of Markdown, to which the ledger's page can link.
 
     Args:
         id: the claim's name, as the ledger's index has it.
@@ -205,7 +205,7 @@ def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
         InputError: no claim has this id.
         ResultsError: as for `ledger`.
 
-    >>> finding("nope-symbolic").endswith("The claim **holds**.")
+    >>> "whatever its contents.* **Holds**: " in finding("nope-symbolic")
     True
     """
     require_type(id, str, "id")
@@ -213,8 +213,7 @@ def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
     if id not in known:
         raise InputError(f"claim {id!r}: known claims are {', '.join(known)}")
     measured, interval, verdict, _ = measure(known[id], given(studies))
-    ends = f"The claim {'is ' if verdict.startswith('not') else ''}**{verdict}**."
-    said = mathematics(f"*{known[id].statement}* Measured: {measured}{interval and f'; {interval}'}. {ends}")
+    said = mathematics(f"*{known[id].statement}* **{verdict.capitalize()}**: {measured}{interval and f'; {interval}'}.")
     return f'<span id="{anchor("finding", id)}"></span>{said}'
 
 

@@ -401,9 +401,9 @@ def test_finding_is_the_ledgers_row():
     made = {"learning_dynamics": study()}
     row = claims.ledger(CHAPTER, made).loc["letter-learnt"]
     text = claims.finding("letter-learnt", made)
-    pattern = r'<span id="finding-letter-learnt"></span>\*(.+)\* Measured: (.+)\. The claim \*\*(.+)\*\*\.'
+    pattern = r'<span id="finding-letter-learnt"></span>\*(.+)\* \*\*(.+)\*\*: (.+)\.'
     said = re.fullmatch(pattern, text)
-    assert said.groups() == (row["claim"], f"{row['measured']}; {row['interval']}", row["verdict"])
+    assert said.groups() == (row["claim"], row["verdict"].capitalize(), f"{row['measured']}; {row['interval']}")
 
 
 def test_judge_never_invents_a_verdict():
