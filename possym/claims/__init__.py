@@ -159,9 +159,9 @@ def shown(rows: pd.DataFrame, figures: list[str]) -> pd.DataFrame:
 
 def claim_folded(row: Any) -> str:
     """Return a row's claim, with its kind, its criterion and what its interval is folded under it, as HTML."""
-    said = [f"Criterion: {row.criterion}.", f"Kind: {row.kind}, {KINDS[row.kind]}."]
+    said = [f"Criterion: {row.criterion}.", f"Kind: {row.kind}."]
     if row.interval:
-        said.append(f"Interval: {row.interval_kind}, {INTERVALS[row.interval_kind]}.")
+        said.append(f"Interval: {row.interval_kind}.")
     if row.changed:
         said.append(f"Changed after its result was seen: {row.changed}.")
     claim, more = (mathematics(html.escape(text)) for text in (row.claim, " ".join(said)))

@@ -425,7 +425,7 @@ def test_an_interval_is_named_where_there_is_one_and_only_there():
 
 def test_what_is_folded_under_a_claim_says_kind_interval_and_what_was_changed():
     first, _, third = (Cells(claims.browser(ROWS)._repr_html_()).rows[1:][i][0] for i in range(3))
-    assert "Kind: theorem, " in first and "Interval: range over seeds, " in first and "Changed" not in first
+    assert "Kind: theorem." in first and "Interval: range over seeds." in first and "Changed" not in first
     assert third.endswith("Changed after its result was seen: it held if it was not.") and "Interval" not in third
 
 
