@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
-FINDINGS = """() => axe.run(document, {resultTypes: ["violations"], preload: false})
+FINDINGS = """only => axe.run(document, {resultTypes: ["violations"], preload: false, ...only && {runOnly: only}})
   .then(found => found.violations.flatMap(rule =>
   rule.nodes.map(node => [rule.impact, rule.id, node.html.slice(0, 120)].join(" | "))))"""
 
@@ -69,10 +69,10 @@ class Visit:
         """Wait until every formula is typeset."""
         self.page.wait_for_function("!window.MathJax?.startup || MathJax.startup.promise.then(() => true)")
 
-    def findings(self) -> list[str]:
-        """What axe-core finds wrong with the page."""
+    def findings(self, *rules: str) -> list[str]:
+        """What axe-core finds wrong with the page, by all its rules or by these."""
         self.page.evaluate(AXE)
-        return self.page.evaluate(FINDINGS)
+        return self.page.evaluate(FINDINGS, list(rules) or None)
 
 
 NOTES = (
