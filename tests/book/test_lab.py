@@ -1,6 +1,7 @@
 """A chapter in a real JupyterLab, without a network: charts are drawn and their sliders and widgets answer."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -143,6 +144,9 @@ def test_charts_and_widgets_answer_in_jupyterlab_which_writes_into_no_chapter(la
 
 def test_a_working_copy_follows_its_page_until_it_is_edited(book):
     folder = book(one="1 + 1")
+    shutil.copy(ROOT / "references.bib", folder)
+    page = folder / "chapters/one.md"
+    page.write_text(page.read_text() + "Both {cite}`su2021roformer,elhage2021framework` and {cite}`nobody2020`.\n")
     command = [sys.executable, str(ROOT / "_ext/lab_copies.py"), "_build/lab"]
     copy = folder / "_build/lab/chapters/one.md"
 
@@ -150,7 +154,10 @@ def test_a_working_copy_follows_its_page_until_it_is_edited(book):
         return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
 
     assert call() == ""
-    page = folder / "chapters/one.md"
+    both = (
+        "([Su et al., 2024](https://arxiv.org/abs/2104.09864), [Elhage et al., 2021](https://transformer-circuits.pub/"
+    )
+    assert both in copy.read_text() and "(nobody2020)" in copy.read_text()  # sources as the book names them
     page.write_text(page.read_text().replace("1 + 1", "2 + 2"))
     assert call() == ""
     assert "2 + 2" in copy.read_text()

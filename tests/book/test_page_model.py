@@ -347,6 +347,6 @@ def test_a_working_copy_for_jupyterlab_has_a_line_in_its_place(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "_ext")
     copies = importlib.import_module("lab_copies")
     for page in ROOT.glob("chapters/*.md"):
-        asked, shown = page.read_text(encoding="utf-8").count("{page-model}"), copies.shown(page)
+        asked, shown = page.read_text(encoding="utf-8").count("{page-model}"), copies.shown(page, {})
         assert shown.count("*The model runs in the built page.*") == asked
         assert "page-model" not in shown

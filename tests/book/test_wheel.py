@@ -45,7 +45,8 @@ def installed(tmp_path_factory) -> Path:
     run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
     python = folder / "venv/bin/python"
     (wheel,) = (folder / "dist").glob("possym-*.whl")
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--ignore-installed", wheel)
+    alone = ("--no-deps", "--no-index", "--ignore-installed")  # a checkout on the path would count as installed
+    run(sys.executable, "-m", "pip", "--python", python, "install", *alone, wheel)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = folder / "venv/lib" / version / "site-packages"
     (packages / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
