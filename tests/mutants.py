@@ -31,7 +31,7 @@ ROOMS = {
     "summaries": ([f"{STUDIES}/summaries.py"], ["tests/experiments/*/test_summaries.py"]),
     "claims": (
         ["possym/claims/*.py", f"{STUDIES}/claims.py", "possym/experiments/claim.py"],
-        ["tests/claims", "tests/experiments/*/test_claims.py"],
+        ["tests/claims", "tests/experiments/test_claim.py", "tests/experiments/*/test_claims.py"],
     ),
 }
 SETTINGS = """
