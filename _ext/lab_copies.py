@@ -2,7 +2,8 @@
 
 python _ext/lab_copies.py _build/lab        copies what lies in the current folder
 
-A copy that was not edited follows its page. An edited copy is kept, and named; delete it to have the page again.
+A copy that was not edited follows its page, and goes with it. An edited copy is kept, and named; delete it to have the
+page again.
 """
 
 import re
@@ -63,6 +64,14 @@ def copy_pages(book: Path, lab: Path) -> list[Path]:
         for target in (original, copy):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
+    for original in sorted((lab / ".originals").rglob("*.md")):
+        if (book / (name := original.relative_to(lab / ".originals"))).exists():
+            continue
+        if (copy := lab / name).exists() and copy.read_bytes() != original.read_bytes():
+            kept.append(copy)
+            continue
+        for gone in (copy, copy.with_suffix(".ipynb"), original):
+            gone.unlink(missing_ok=True)
     settings = book / "jupytext.toml"
     (lab / "jupytext.toml").write_text(PAIRED + (settings.read_text(encoding="utf-8") if settings.exists() else ""))
     for name in LINKED:

@@ -168,3 +168,13 @@ def test_a_working_copy_follows_its_page_until_it_is_edited(book):
     copy.unlink()
     assert call() == ""
     assert "4 + 4" in copy.read_text()
+    for name in ("renamed", "edited"):  # pages under another name: of the old ones only what was edited stays
+        shutil.copy(page, folder / f"chapters/{name}.md")
+    assert call() == ""
+    renamed, edited = (copy.with_stem(name) for name in ("renamed", "edited"))
+    renamed.with_suffix(".ipynb").write_text("{}")
+    edited.write_text("mine")
+    for name in ("renamed", "edited"):
+        (folder / f"chapters/{name}.md").unlink()
+    assert call().startswith("Kept as you edited it: _build/lab/chapters/edited.md")
+    assert sorted(path.name for path in copy.parent.iterdir()) == ["edited.md", "one.md"]
