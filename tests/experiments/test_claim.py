@@ -62,12 +62,8 @@ def test_claims_of_one_chapter_differ_in_what_is_said_of_each():
     claim = claims_in("P1", "03-scoring-a-head", "scoring")(*words, exact)
     told = (claim.id, claim.where, claim.statement, claim.paper_value, claim.criterion, claim.measure)
     assert told == (*words, exact) and (claim.paper, claim.chapter) == ("P1", "03-scoring-a-head")
-    assert (claim.kind, claim.study, claim.interval_kind, claim.changed) == (
-        "replication",
-        "scoring",
-        "no interval",
-        "",
-    )
+    found = (claim.kind, claim.study, claim.interval_kind, claim.changed)
+    assert found == ("replication", "scoring", "none", "")
     assert claims_in("own", "03-scoring-a-head")(*words, exact).kind == "own question"
     other = claims_in("own", "03", kind="theorem")(*words, exact, "exact", study="theory", changed="as before")
     assert (other.kind, other.study, other.interval_kind, other.changed) == ("theorem", "theory", "exact", "as before")
