@@ -115,7 +115,7 @@ def listed(root: Path, study: str | None = None) -> pd.DataFrame:
             state = "running" if not free else "unfinished" if has_checkpoints(folder) else "lock"
         name, _, rest = folder.name.partition("-")
         rows.append((name, rest, state, started, None, "", size(folder)))
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"seconds": float})
     return table if study is None else table[table["study"] == study].reset_index(drop=True)
 
 

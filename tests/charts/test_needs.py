@@ -39,7 +39,8 @@ import torch
 import possym
 from possym import kv_cache
 from possym.ensembles import gptj, llama
-from possym.experiments.language_models import model
+from possym.experiments import language_models
+from possym.experiments.language_models import corpus, model
 from possym.experiments.__main__ import main
 from possym.models import endpoint, gguf_files, hub, random_llama
 main(["theory", "--list"])
@@ -51,6 +52,9 @@ calls = dict(
     holding=lambda: kv_cache.holding,
     random=lambda: random_llama.save(Path("nowhere")),
     llama=lambda: model.as_llama(small),
+    corpus=lambda: corpus.make([]),
+    tokens=lambda: corpus.tokens_of("", ""),
+    study=lambda: language_models.run(language_models.Config.preset_named("smoke")),
     export=lambda: tiny.member_to_transformers(0),
     gated=lambda: gated.member_to_transformers(0),
     hub=hub.load,
@@ -95,7 +99,7 @@ def test_every_module_and_every_door_names_the_extra_that_it_lacks():
     assert set(said.values()) == set(commands.values()), said
     doors = {name: said.pop(name) for name in [*said] if "." not in name}
     assert doors.pop("ask") == commands["api"]
-    assert set(doors.values()) == {commands["models"]} and len(doors) == 8
+    assert set(doors.values()) == {commands["models"]} and len(doors) == 11
     assert {name for name, what in said.items() if what == commands["models"]} == {
         "possym.kv_cache.held", "possym.monitor", "possym.profiling.monitor",
     }  # fmt: skip

@@ -100,8 +100,10 @@ def test_what_is_stored_is_listed_and_what_is_small_deleted(store, capsys):
     for folder in list(store.glob(".partial/*-*")):
         folder.with_suffix(".lock").touch()
     (store / ".partial/theory-paper-0123.lock").touch()
-    assert main(["--list"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert main(["theory", "--list"]) == 0 and main(["--list"]) == 0
+    out = capsys.readouterr().out
+    assert "None" not in out
+    rows = [line.split() for line in out.split(str(store))[2].splitlines()[2:]]
     (paper,) = (path.name for path in store.glob(".partial/theory-paper-*") if path.is_dir())
     assert sorted(row[2] for row in rows) == ["lock", "stored", "stored", "stored", "unfinished", "unfinished"]
     with results.runs.lock_of(store / ".partial" / f"{paper}.lock"):

@@ -37,7 +37,7 @@ import pandas as pd
 import torch
 
 from possym.capture.known_heads import repeated_tokens
-from possym.errors import ConfigError
+from possym.errors import ConfigError, needed
 from possym.experiments.language_models import corpus as corpora
 from possym.experiments.language_models import measures
 from possym.experiments.language_models.corpus import Corpus
@@ -184,6 +184,8 @@ def evaluation_points(steps: int, count: int) -> list[int]:
 
 def run(config: Config) -> Study:
     """Train and measure every model that is not stored yet."""
+    with needed("this study needs", "models"):
+        import tokenizers  # noqa: F401  asked for before the training, not after it
     device, folder = choose_device(config.device), checkpoint_folder(NAME, config)
     texts = {name: load_corpus(name, config) for name in dict.fromkeys(entry.corpus for entry in config.runs())}
     for name, text in texts.items():

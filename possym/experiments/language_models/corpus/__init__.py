@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from possym.errors import ConfigError, ResultsError
+from possym.errors import ConfigError, ResultsError, needed
 from possym.results import atomic_write, writing
 from possym.results.progress import tqdm
 
@@ -140,7 +140,8 @@ def make(files: Iterable[tuple[str, str]], kind: str = "source", *, vocabulary: 
     Raises:
         ConfigError: unknown kind, or files too few for a corpus.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    with needed("a corpus needs", "models"):
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     if kind not in KINDS:
         raise ConfigError(f"corpus = {kind!r}: known corpora are {', '.join(KINDS)}")
@@ -177,7 +178,8 @@ def encode(tokenizer, texts: list[str], at_once: int = 512) -> Tensor:
 
 def tokens_of(tokenizer: str, text: str) -> tuple[list[int], list[str]]:
     """Return the token ids of a text, the end token that stands before every file first, and what each token says."""
-    from tokenizers import Tokenizer
+    with needed("a corpus needs", "models"):
+        from tokenizers import Tokenizer
 
     words = Tokenizer.from_str(tokenizer)
     ids = [words.token_to_id(END), *words.encode(text).ids]
