@@ -217,10 +217,15 @@ def read_prompts_and_places(asked: argparse.Namespace) -> "PromptFile":
     """Return the prompts; raise an error where results cannot be written, before any work is done."""
     from possym.profiling.prompt_files import read_prompt_file
 
-    if asked.out and Path(asked.out).expanduser().is_file():
-        raise InputError(f"--out {asked.out}: it is a file, give a folder")
+    check_out(asked.out)
     check_report(asked.report)
     return read_prompt_file(asked.prompts)
+
+
+def check_out(name: str | None) -> None:
+    """Raise an InputError where a folder of results is a file."""
+    if name is not None and Path(name).expanduser().is_file():
+        raise InputError(f"--out {name}: it is a file, give a folder")
 
 
 def check_report(name: str | None) -> None:
@@ -366,7 +371,12 @@ def unlike(names: Sequence[str]) -> list[str]:
 def run_atlas(asked: argparse.Namespace) -> int:
     """Find a model's known heads; return the exit status."""
     from possym.profiling import atlas
+    from possym.results import writing
 
+    check_out(asked.out)
+    if asked.out is not None:
+        with writing(out := Path(asked.out).expanduser()):  # before minutes of work
+            out.mkdir(parents=True, exist_ok=True)
     found = atlas(*load(asked, asked.model), prompts=asked.count, seed=asked.seed)
     said = {} if asked.out is None else {"atlas": str(found.save(Path(asked.out).expanduser() / "atlas"))}
     if asked.json:

@@ -185,9 +185,10 @@ def test_prompts_are_read_whatever_wrote_them(folder, tmp_path):
     """Byte order marks and ends of lines as in Windows are no part of a prompt."""
     ids = tokenizer()(PROMPTS[0])["input_ids"]
     (tmp_path / "windows.txt").write_text("\r\n".join(PROMPTS), encoding="utf-8-sig", newline="")
+    (tmp_path / "old.txt").write_text("\r".join(PROMPTS), encoding="utf-8", newline="")
     lines = [json.dumps(PROMPTS[0]), json.dumps({"input_ids": ids}), json.dumps(ids)]
     (tmp_path / "WINDOWS.JSONL").write_text("\r\n".join(lines), encoding="utf-8-sig", newline="")
-    for name, wanted in (("windows.txt", PROMPTS), ("WINDOWS.JSONL", [PROMPTS[0]] * 3)):
+    for name, wanted in (("windows.txt", PROMPTS), ("old.txt", PROMPTS), ("WINDOWS.JSONL", [PROMPTS[0]] * 3)):
         words = [
             "profile",
             folder / "whole",
@@ -261,7 +262,10 @@ def test_atlas_and_audit(folder, tmp_path, capsys):
     said = json.loads(capsys.readouterr().out)
     kept = possym.Atlas.load(said["atlas"])
     assert len(said["heads"]) == 16 and said["settings"] == kept.settings
-    assert main(["atlas", str(llama), "--count", "0"]) == 2
+    (tmp_path / "file").touch()
+    for option, value, status in (("--count", "0", 2), ("--out", "file", 2), ("--out", "file/folder", 1)):
+        value = str(tmp_path / value) if option == "--out" else value
+        assert main(["atlas", str(llama), option, value]) == status
 
 
 def test_nothing_asked_for_is_answered_with_help(capsys):

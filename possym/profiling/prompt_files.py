@@ -53,7 +53,7 @@ def read_prompt_file(name: str) -> PromptFile:
         text = content.decode("utf-8-sig")  # a byte order mark, as Windows writes it, is no part of the first prompt
     except UnicodeDecodeError as error:
         raise InputError(f"--prompts {name} is not in UTF-8 ({error}): save it as UTF-8") from error
-    lines = [(number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(re.split("\r\n|\r|\n", text), 1) if line.strip()]
     if not lines:
         raise InputError(f"--prompts {name} holds no prompts: give one on each line")
     prompts: list[str | list] = [parsed(name, *line) if is_json else line[1] for line in lines]
