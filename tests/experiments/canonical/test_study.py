@@ -182,7 +182,7 @@ def test_killed_run_ends_as_a_straight_one(tmp_path, monkeypatch):
         ({"deviation": 0.0}, "both above 0"),
         ({"length": "32"}, "expected int"),
         ({"test_sequences": 65}, "final_sequences = 64"),
-        ({"long_length": 65}, "every answer's place"),
+        ({"long_length": 65}, "every answer's position"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):
