@@ -69,7 +69,7 @@ def test_models_learn_and_a_stored_model_is_not_trained_again(monkeypatch, small
 
 def test_runs_come_seed_by_seed():
     runs = study.Config.preset_named("paper").runs()
-    assert len(runs) == len(set(runs)) == 3 * 5 + 2 + 1
+    assert len(runs) == len(set(runs)) == 4 * 5 + 2 + 1
     assert [entry.seed for entry in runs[:5]] == [0] * 5 and len({entry.encoding for entry in runs[:5]}) == 5
 
 
