@@ -285,6 +285,7 @@ def test_the_levels_that_are_meant_are_reached_where_they_are_met():
     assert dynamics.learnt_steps(one_hop)["step"].tolist() == [100]
     assert dynamics.crossing_steps(curve([0.9, 1.0], hops=1))["step"].tolist() == [0]
     assert dynamics.crossing_steps(one_hop)["step"].tolist() == pytest.approx([100])
+    assert dynamics.crossing_steps(pd.concat([one_hop, curve([0.9, 1.0])]))["hops"].tolist() == [1]
     assert dynamics.learnt_medians(one_hop)["median"].tolist() == [100]
     assert dynamics.converged_steps(curve([0.99, 0.989, 0.99, 1.0]))["step"].tolist() == [100]
     heads = pd.DataFrame({"task": "letter", "seed": 0, "gamma": 0.1, "kind": [-1, -1, 1, 1, 0], "since": range(5)})

@@ -145,3 +145,10 @@ def test_pure_heads_are_counted_by_form_and_by_what_moves():
     assert found.loc[("papers", HELD)].to_dict() == {"positional": 1, "symbolic": 1}
     assert found.loc[("scale-free", "tokens")].to_dict() == {"positional": 2, "symbolic": 0}
     assert found.loc[("scale-free", HELD)].to_dict() == {"positional": 0, "symbolic": 0}
+
+
+def test_as_many_heads_are_known_as_are_asked_for():
+    heads = pd.DataFrame({"layer": 0, "head": range(5)})
+    attention = heads.assign(previous_token=[0.9, 0.8, 0.1, 0.0, 0.85], induction=[0.0, 0.1, 0.7, 0.6, 0.95])
+    found = summaries.with_known(heads, attention, 2)["known"]
+    assert found.tolist() == ["previous-token", "other", "induction", "other", "induction"]
