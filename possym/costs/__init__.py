@@ -94,13 +94,32 @@ def forward_operations(shape: Shape, tokens: int) -> dict[str, int]:
 
 
 def relocated_operations(shape: Shape, tokens: int) -> int:
-    """Return the operations that make the relocated logits of all heads, 2·L·H·D·(N² + 1): N², and the query's own.
+    """Return the operations that make all heads' relocated logits on a GPU: 2·L·H·D for each, and the query's own.
 
     >>> relocated_operations(Shape(1, 8, 8, 2, 2, 4, 10), 4)
     160
     """
     N = checked(shape, tokens) - 1
-    return 2 * shape.layers * shape.heads * shape.head_width * (N * N + 1)
+    return 2 * shape.layers * shape.heads * shape.head_width * (made(N) + 1)
+
+
+def made(N: int) -> int:
+    """Return how many relocated logits of one head a GPU makes: the matrix once, or one too large twice, band by band.
+
+    A band is some rows from its first key on, and as many columns: all bands together are about one matrix.
+
+    >>> made(4), made(2**16) / 2**32
+    (16, 1.03125)
+    """
+    rows = band_rows(N)
+    if rows == N:
+        return N * N
+    return sum(2 * min(rows, N - start) * (N - start) for start in range(0, N - 1, rows))
+
+
+def band_rows(N: int) -> int:
+    """Return how many rows of one head's matrix a GPU makes at once."""
+    return N if N * N <= MATRIX_ENTRIES else max(1, MATRIX_ENTRIES // (16 * N)) * 16
 
 
 def logits(shape: Shape, tokens: int) -> int:
@@ -128,14 +147,16 @@ def profile_bytes(shape: Shape, tokens: int) -> dict[str, int]:
     Weights and activations are bfloat16: the residual stream and its norm, with queries, keys and values while a layer
     attends, with three inner vectors in its MLP. Keys wait in bfloat16 until as many layers as are taken together have
     passed, and are captured in float32; turning them back needs more for a while. The matrices are relocated logits in
-    float32, of as many heads as `possym.capture` takes at once, and what they are products of.
+    float32, of as many heads as `possym.capture` takes at once or of two bands of one head, and what they are products
+    of.
 
     >>> {part: round(size / 1e9, 1) for part, size in profile_bytes(shapes()["Llama-3-70B"], 2**17).items()}
-    {'weights': 141.1, 'attention': 7.0, 'turning': 1.9, 'captured': 0.5, 'matrices': 68.9, 'MLP': 27.1}
+    {'weights': 141.1, 'attention': 7.0, 'turning': 1.9, 'captured': 0.5, 'matrices': 1.7, 'MLP': 27.1}
     """
     T = checked(shape, tokens)
     N = T - 1
-    at_once = min(shape.heads, max(1, MATRIX_ENTRIES // (N * N)))
+    factors = min(shape.heads, max(1, MATRIX_ENTRIES // (2 * N * shape.head_width)))  # heads whose contents are made
+    matrices = N * min(factors, MATRIX_ENTRIES // (N * N)) if band_rows(N) == N else 2 * band_rows(N)
     mixed = (shape.heads + 2 * shape.key_heads) * shape.head_width
     keys = T * shape.key_heads * shape.head_width
     keys *= min(shape.layers, max(1, TOGETHER // keys))
@@ -144,7 +165,7 @@ def profile_bytes(shape: Shape, tokens: int) -> dict[str, int]:
         "attention": 2 * T * (2 * shape.width + mixed),
         "turning": 14 * keys,
         "captured": 4 * keys,
-        "matrices": 4 * at_once * N * (N + 2 * shape.head_width),
+        "matrices": 4 * N * (matrices + 2 * (factors + 1) * shape.head_width),
         "MLP": 2 * T * (2 * shape.width + 3 * shape.inner) + 2 * keys,
     }
 
@@ -153,7 +174,7 @@ def peak_bytes(shape: Shape, tokens: int, cards: int = 1) -> float:
     """Return the most that one of several cards holds at once: its share of the weights, and a layer at work.
 
     >>> f"{peak_bytes(shapes()['Llama-3-70B'], 2**17, 8):.2e}"
-    '9.40e+10'
+    '4.48e+10'
     """
     parts = profile_bytes(shape, tokens)
     scoring = max(parts["turning"], parts["captured"] + parts["matrices"])
