@@ -92,7 +92,7 @@ def estimated(found: pd.Series | Estimate) -> Estimate:
 def rules(first: str, second: str, share: float = 0.5, model: str = MAIN) -> Callable:
     """Return the measure of one rule's excess loss less another's; below 0 is for the first."""
     return asked(
-        f"{first} less {second}, nats a token",
+        f"{first} less {second}, nats a token".replace("_", " × "),
         lambda study, name: summaries.rule_less_rule(study.tables["loss"], name, first, second, share),
         -1,
         model,
