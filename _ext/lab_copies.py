@@ -50,7 +50,8 @@ def shown(page: Path, sources: dict[str, str]) -> str:
 def copy_pages(book: Path, lab: Path) -> list[Path]:
     """Bring the working copies in ``lab`` up to date with ``book``; the edited ones, which are kept."""
     kept = []
-    sources = {key: link(source) for key, source in parse_file(book / "references.bib").entries.items()}
+    works = book / "references.bib"
+    sources = {key: link(source) for key, source in parse_file(works).entries.items()} if works.exists() else {}
     for page in sorted([*book.glob("*.md"), *book.glob("chapters/*.md")]):
         name = page.relative_to(book)
         copy, original = lab / name, lab / ".originals" / name  # as the page was when it was copied

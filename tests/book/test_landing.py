@@ -94,7 +94,7 @@ def test_findings_say_what_the_ledger_says(site):
     assert cards == [
         "0 of 12,500",
         "{} of {}".format(*learnt),
-        " and ".join(heads),
+        " against ".join(heads),
         " against ".join(lengths),
-        " and ".join(areas),
+        " and ".join(f"{float(area):.0%}".replace("%", "\u00a0%") for area in areas),
     ]

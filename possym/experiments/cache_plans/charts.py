@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, alt, slider_over
+from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, alt, click_menu, slider_over
 from possym.experiments.cache_plans import summaries
 from possym.kv_cache import RULES, CachePlan
 from possym.profiling.charts import number
@@ -37,7 +37,7 @@ def model_name(model: str) -> str:
 
 
 def cost_by_share(loss: pd.DataFrame, models: list[str] | None = None) -> alt.HConcatChart:
-    """Draw the excess loss by the share of key heads windowed, a line a rule, a panel a model; the legend picks rules.
+    """Draw the excess loss by the share of key heads windowed, a line a rule, a panel a model; a menu picks a rule.
 
     Args:
         loss: the study's table of that name.
@@ -46,16 +46,16 @@ def cost_by_share(loss: pd.DataFrame, models: list[str] | None = None) -> alt.HC
     table = summaries.curve(loss)
     models = list(dict.fromkeys(table["model"])) if models is None else models
     table = table.assign(name=table["rule"].map(RULE_NAMES))
-    pick = alt.selection_point(fields=["name"], bind="legend")
     panels = []
     for model in models:
+        axis = {"title": None} if panels else {}  # the first panel says it for all
         base = alt.Chart(table[table["model"] == model]).encode(
             x=alt.X("share:Q", title="Share of key heads with a window").axis(format="%").scale(domain=[0, 1]),
             color=rule_color(),
-            opacity=alt.condition(pick, alt.value(1), alt.value(0.1)),
+            opacity=alt.condition("rule == 'all' || datum.name == rule", alt.value(1), alt.value(0.1)),
         )
         lines = base.mark_line(point=alt.OverlayMarkDef(size=30)).encode(
-            y=alt.Y("value:Q", title="Loss added, nats a token"),
+            y=alt.Y("value:Q", title="Loss added, nats a token").axis(**axis),
             strokeDash=alt.condition("datum.rule == 'oracle'", alt.value([5, 3]), alt.value([1, 0])),
             tooltip=[
                 "name:N",
@@ -65,10 +65,9 @@ def cost_by_share(loss: pd.DataFrame, models: list[str] | None = None) -> alt.HC
                 number("high", ".3f"),
             ],
         )
-        spread = base.mark_rule().encode(y=alt.Y("low:Q", title="Loss added, nats a token"), y2="high:Q")
-        lines = lines if panels else lines.add_params(pick)  # one legend picks for all panels
+        spread = base.mark_rule().encode(y=alt.Y("low:Q", title="Loss added, nats a token").axis(**axis), y2="high:Q")
         panels.append(
-            (spread + lines).properties(width=260, height=260, title=alt.Title(model_name(model), fontSize=12))
+            (spread + lines).properties(width=185, height=220, title=alt.Title(model_name(model), fontSize=12))
         )
     best = {model: summaries.best_rule(loss, model, 0.5) for model in models}
     names = [f"{model_name(model)}: {RULE_NAMES[rule]}" for model, rule in best.items()]
@@ -77,13 +76,18 @@ def cost_by_share(loss: pd.DataFrame, models: list[str] | None = None) -> alt.HC
     )
     ratio = (half["positional"] / half["random"]).max()
     title = (
-        f"Windows on the most positional half cost at most {ratio:.0%} of windows at random"
+        f"Windows on half of the heads, chosen by kind, cost at most {ratio:.0%} of what they cost by chance"
         if ratio <= 0.5
-        else "Windows on the most positional half do not cost much less than windows at random"
+        else "Windows on half of the heads, chosen by kind, do not cost much less than by chance"
     )
-    return alt.hconcat(*panels).properties(
-        title=alt.Title(title, subtitle="Bars: 95 % intervals over seeds or sequences. Click a rule"),
-        description=f"Line charts of the loss added by share of windowed heads. Cheapest at half: {'; '.join(names)}.",
+    menu = click_menu("rule", "name", ["all", *RULE_NAMES.values()], "all", "Rule")
+    return (
+        alt.hconcat(*panels)
+        .add_params(*menu)
+        .properties(
+            title=alt.Title(title, subtitle="Bars: 95 % intervals over seeds or sequences. The menu picks a rule"),
+            description=f"Lines of the loss added by share of windowed heads. Cheapest at half: {'; '.join(names)}.",
+        )
     )
 
 

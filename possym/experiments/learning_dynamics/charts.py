@@ -501,8 +501,8 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.HConcatChart:
     means = "; ".join(f"{row.row} {row.mean:.1f}" for row in data.itertuples())
     height = 26 * len(data)
     return paper_and_here(
-        theirs.properties(width=190, height=height),
-        (spread + mean).properties(width=270, height=height),
+        theirs.properties(width=230, height=height),
+        (spread + mean).properties(width=230, height=height),
         "Fig. 2 and 7",
     ).properties(
         title=alt.Title(
