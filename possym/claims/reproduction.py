@@ -28,7 +28,7 @@ def stored() -> pd.DataFrame:
         ResultsError: nothing is stored, or a file is missing or altered.
 
     >>> stored().loc[0, ["study", "result"]].tolist()
-    ['canonical', 'paper']
+    ['cache_plans', 'paper']
     """
     rows = []
     for path in sorted(results_root().glob("*/*/manifest.json")):
