@@ -324,6 +324,7 @@ def test_titles_name_no_setting_that_a_control_changes(site, chart_pages):
             params = spec.get("params", [])
             computed = any(param["name"] == "title" for param in params)
             words = re.sub("<strong>.*?</strong>" if computed else "<[^>]*>", " ", unescape(caption))
+            words = re.sub("<[^>]*>", " ", words)
             for param in params:
                 bind = param.get("bind", {})
                 options = [f"{each:,}" if isinstance(each, int) else str(each) for each in bind.get("options", [])]

@@ -309,7 +309,7 @@ def probes_without_heads(knock_out: pd.DataFrame, model: str) -> alt.HConcatChar
             x=alt.X("value:Q", title=title),
             tooltip=["name:N", number("value", ".2f"), number("low", ".2f"), number("high", ".2f")],
         )
-        panels.append((base.mark_rule().encode(x="low:Q", x2="high:Q") + dots).properties(width=230, height=170))
+        panels.append((base.mark_rule().encode(x="low:Q", x2="high:Q") + dots).properties(width=205, height=170))
     without = table[table["name"].str.startswith("without")]
     worst = {probe: some.set_index("group")["value"].idxmin() for probe, some in without.groupby("probe")}
     looked = without.loc[without["probe"] == "look-up", "value"]
@@ -369,7 +369,7 @@ def rules_by_hand(heads: pd.DataFrame, loss: pd.DataFrame, model: str) -> alt.HC
                 number("distance", ".0f"),
             ],
         )
-        .properties(width=300, height=220)
+        .properties(width=270, height=220)
     )
     base = (
         alt.Chart(costs.assign(at=costs["share"].map(shares.index)).round(4))
@@ -388,7 +388,7 @@ def rules_by_hand(heads: pd.DataFrame, loss: pd.DataFrame, model: str) -> alt.HC
     half = costs[np.isclose(costs["share"], 0.5)].set_index("name")["value"]
     said = ", ".join(f"{name} {value:.2f}" for name, value in half.items())
     return (
-        alt.hconcat(grid, (bars + spread).properties(width=220, height=220))
+        alt.hconcat(grid, (bars + spread).properties(width=190, height=220))
         .resolve_scale(color="independent")
         .add_params(menu, *slider)
         .properties(

@@ -263,7 +263,7 @@ CLAIMS = (
         claim(
             f"forget-best-{share:.0%}".rstrip("%"),
             "question",
-            f"With {share:.0%} of the key heads windowed, the best rule of scores alone costs least.",
+            f"With {100 * share:.0f}\u00a0% of the key heads windowed, the best rule of scores alone costs least.",
             "not studied",
             "held-out loss over the second half of sequences; scores alone: positional, kind_distance, fitted; others: "
             f"beyond, area, entropy, random; each side's rule of least mean loss on the same sequences; {DECIDED}",
