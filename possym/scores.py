@@ -294,7 +294,7 @@ def head_scores(
     # On a GPU rows start at whole vectors of memory: the sums over swaps read them up to a tenth faster.
     positions = F.pad(positions, (0, 0, 0, -count % 16 if fused else 0))
     step = max(1, entries // count**2)
-    rows = max(1, entries // (count * 16)) * 16 if step == 1 else count
+    rows = rows_of_a_band(count, entries)
     found = []
     for start in range(0, len(contents), step):
         some = contents[start : start + step]
@@ -311,6 +311,15 @@ def head_scores(
         found.append(swap_bands(logits[here], how, band, rows, every=True))
     sums = torch.cat(found, 1).view(-1, *shape)
     return from_sums(sums, observed, entropy, stakes, temperature, relative)
+
+
+def rows_of_a_band(count: int, entries: int) -> int:
+    """Return how many rows of one head's (count, count) matrix are made at once, sixteen at least.
+
+    >>> rows_of_a_band(64, 4096), rows_of_a_band(64, 2048)
+    (64, 32)
+    """
+    return min(count, max(1, entries // (count * 16)) * 16)
 
 
 def scores_by_temperature(

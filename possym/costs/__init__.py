@@ -20,6 +20,7 @@ from possym.capture import TOGETHER
 from possym.capture.layer_inputs import MATRIX_ENTRIES
 from possym.ensembles.gptj import GPTJConfig
 from possym.errors import InputError
+from possym.scores import rows_of_a_band
 
 PARTS = ("forward", "capture", "heads", "planes")
 
@@ -111,15 +112,10 @@ def made(N: int) -> int:
     >>> made(4), made(2**16) / 2**32
     (16, 1.03125)
     """
-    rows = band_rows(N)
+    rows = rows_of_a_band(N, MATRIX_ENTRIES)
     if rows == N:
         return N * N
     return sum(2 * min(rows, N - start) * (N - start) for start in range(0, N - 1, rows))
-
-
-def band_rows(N: int) -> int:
-    """Return how many rows of one head's matrix a GPU makes at once."""
-    return N if N * N <= MATRIX_ENTRIES else max(1, MATRIX_ENTRIES // (16 * N)) * 16
 
 
 def logits(shape: Shape, tokens: int) -> int:
@@ -156,7 +152,8 @@ def profile_bytes(shape: Shape, tokens: int) -> dict[str, int]:
     T = checked(shape, tokens)
     N = T - 1
     factors = min(shape.heads, max(1, MATRIX_ENTRIES // (2 * N * shape.head_width)))  # heads whose contents are made
-    matrices = N * min(factors, MATRIX_ENTRIES // (N * N)) if band_rows(N) == N else 2 * band_rows(N)
+    rows = rows_of_a_band(N, MATRIX_ENTRIES)
+    matrices = N * min(factors, max(1, MATRIX_ENTRIES // (N * N))) if rows == N else 2 * rows
     mixed = (shape.heads + 2 * shape.key_heads) * shape.head_width
     keys = T * shape.key_heads * shape.head_width
     keys *= min(shape.layers, max(1, TOGETHER // keys))

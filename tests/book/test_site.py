@@ -323,8 +323,8 @@ def test_titles_name_no_setting_that_a_control_changes(site, chart_pages):
         for _, caption, spec in _figures(site, page):
             params = spec.get("params", [])
             computed = any(param["name"] == "title" for param in params)
-            words = re.sub("<strong>.*?</strong>" if computed else "<[^>]*>", " ", unescape(caption))
-            words = re.sub("<[^>]*>", " ", words)
+            said = re.sub("<strong>.*?</strong>", " ", caption) if computed else caption
+            words = unescape(re.sub("<[^>]*>", " ", said))
             for param in params:
                 bind = param.get("bind", {})
                 options = [f"{each:,}" if isinstance(each, int) else str(each) for each in bind.get("options", [])]

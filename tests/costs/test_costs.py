@@ -18,6 +18,7 @@ from possym import costs
 from possym.costs import Shape
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.errors import InputError
+from possym.scores import rows_of_a_band
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Shape(layers=3, width=64, inner=96, heads=4, key_heads=2, head_width=16, vocabulary=50)
@@ -78,7 +79,7 @@ def test_operations_of_a_profile_are_those_that_are_counted(tokens):
 def test_a_matrix_too_large_is_made_in_bands_that_hold_every_pair(keys, monkeypatch):
     assert costs.made(keys) == keys**2
     monkeypatch.setattr(costs, "MATRIX_ENTRIES", keys * 16)
-    pairs, rows = set(), costs.band_rows(keys)
+    pairs, rows = set(), rows_of_a_band(keys, keys * 16)
     made = 0
     for start in range(0, keys - 1, rows):
         band = list(itertools.product(range(start, min(start + rows, keys)), range(start, keys)))
@@ -133,8 +134,8 @@ def test_memory_of_a_profile_is_that_of_its_tensors(shape, tokens, monkeypatch):
     monkeypatch.setattr(costs, "MATRIX_ENTRIES", 2**19)
     parts = costs.profile_bytes(shape, tokens)
     factors = min(shape.heads, 2**19 // (2 * (tokens - 1) * shape.head_width))
-    monkeypatch.setattr(costs, "MATRIX_ENTRIES", 2**16)
-    parts["matrices"] = 4 * (tokens - 1) * (9 * costs.band_rows(tokens - 1) + 2 * (factors + 1) * shape.head_width)
+    rows = rows_of_a_band(tokens - 1, 2**16)
+    parts["matrices"] = 4 * (tokens - 1) * (9 * rows + 2 * (factors + 1) * shape.head_width)
     monkeypatch.setattr(costs, "profile_bytes", lambda *given: parts)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

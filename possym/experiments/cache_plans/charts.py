@@ -141,14 +141,9 @@ def copying_by_share(copying: pd.DataFrame, model: str) -> alt.LayerChart:
         model: of which model.
     """
     rows = summaries.of_model(copying, model)
-    found = {
-        key: summaries.estimate(summaries.units(some, "accuracy")) for key, some in rows.groupby(["rule", "share"])
-    }
-    intact = next(each.value for (rule, _), each in found.items() if rule == "none")
-    table = pd.DataFrame(
-        [(RULE_NAMES[rule], share, *each[:3]) for (rule, share), each in found.items() if rule != "none"],
-        columns=["name", "share", "value", "low", "high"],
-    )
+    found = summaries.estimates(rows, ["rule", "share"], "accuracy")
+    intact = found.loc[found["rule"] == "none", "value"].iloc[0]
+    table = found[found["rule"] != "none"].assign(name=lambda table: table["rule"].map(RULE_NAMES))
     base = alt.Chart(table).encode(
         x=alt.X("share:Q", title="Share of key heads with a window").axis(format="%").scale(domain=[0, 1]),
         color=rule_color(),
@@ -291,13 +286,12 @@ def probes_without_heads(knock_out: pd.DataFrame, model: str) -> alt.HConcatChar
         knock_out: the study's table of that name.
         model: of which model.
     """
-    rows = []
     table = summaries.of_model(knock_out, model)
-    for (probe, group, arm), some in table[table["probe"].isin(PROBE_NAMES)].groupby(["probe", "group", "arm"]):
-        found = summaries.estimate(summaries.units(some, "value"))
-        name = "intact" if group == "none" else f"without {group}" if arm == "group" else f"matched to {group}"
-        rows.append((probe, group, name, found.value, found.low, found.high))
-    table = pd.DataFrame(rows, columns=["probe", "group", "name", "value", "low", "high"])
+    table = summaries.estimates(table[table["probe"].isin(PROBE_NAMES)], ["probe", "group", "arm"], "value")
+    table["name"] = [
+        "intact" if group == "none" else f"without {group}" if arm == "group" else f"matched to {group}"
+        for group, arm in zip(table["group"], table["arm"], strict=True)
+    ]
     order = ["intact", *(f"{how} {group}" for group in GROUP_COLORS for how in ("without", "matched to"))]
     colors = (
         alt.Color("group:N").scale(domain=["none", *GROUP_COLORS], range=[INK, *GROUP_COLORS.values()]).legend(None)

@@ -46,6 +46,12 @@ def estimate(values: pd.Series) -> Estimate:
     return Estimate(float(values.mean()), float(low), float(high), float(found.pvalue))
 
 
+def estimates(rows: pd.DataFrame, keys: list[str], value: str) -> pd.DataFrame:
+    """Return the keys, value, low, high of a column: of every group of rows by ``keys``, the interval over units."""
+    found = [(*key, *estimate(units(some, value))[:3]) for key, some in rows.groupby(keys)]
+    return pd.DataFrame(found, columns=[*keys, "value", "low", "high"])
+
+
 def excess(loss: pd.DataFrame) -> pd.DataFrame:
     """Return model, seed, rule, share, sequence, excess: the loss under a plan less that of the intact model.
 
@@ -60,11 +66,7 @@ def excess(loss: pd.DataFrame) -> pd.DataFrame:
 
 def curve(loss: pd.DataFrame) -> pd.DataFrame:
     """Return model, rule, share, value, low, high of the excess loss, the interval over units."""
-    rows = []
-    for key, some in excess(loss).groupby(["model", "rule", "share"]):
-        found = estimate(units(some, "excess"))
-        rows.append((*key, found.value, found.low, found.high))
-    return pd.DataFrame(rows, columns=["model", "rule", "share", "value", "low", "high"])
+    return estimates(excess(loss), ["model", "rule", "share"], "excess")
 
 
 def less(table: pd.DataFrame, value: str, first: pd.Series, second: pd.Series) -> Estimate:
@@ -106,11 +108,9 @@ def recall_lost(dose: pd.DataFrame, model: str, group: str, arm: str, planes: st
 
 def dose_curve(dose: pd.DataFrame) -> pd.DataFrame:
     """Return model, group, arm, planes, mode, dose, value, low, high of recall, the interval over units."""
-    keys, rows = ["model", "group", "arm", "planes", "mode", "dose"], []
-    for key, some in dose.assign(right=dose["right"].astype(float)).groupby(keys):
-        found = estimate(units(some, "right"))
-        rows.append((*key, found.value, max(0.0, found.low), min(1.0, found.high)))  # a share is neither less nor more
-    return pd.DataFrame(rows, columns=[*keys, "value", "low", "high"])
+    keys = ["model", "group", "arm", "planes", "mode", "dose"]
+    found = estimates(dose.assign(right=dose["right"].astype(float)), keys, "right")
+    return found.assign(low=found["low"].clip(lower=0), high=found["high"].clip(upper=1))  # a share is within these
 
 
 def probe_lost(knock_out: pd.DataFrame, model: str, probe: str, group: str, arm: str = "group") -> pd.Series:
