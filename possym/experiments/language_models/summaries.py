@@ -117,19 +117,29 @@ def clustered_auc(table: pd.DataFrame, label: str, value: str) -> Estimate:
     """
     generator = np.random.default_rng(0)
     models = [model for _, model in table.groupby(KEYS)]
-    layers = [[(l[label].to_numpy(), l[value].to_numpy()) for _, l in model.groupby("layer")] for model in models]
-    observed = auc(table[label].to_numpy(), table[value].to_numpy())
-    drawn = []
-    for _ in range(DRAWS):
-        parts = []
-        for m in generator.integers(len(layers), size=len(layers)):
-            parts += [layers[m][k] for k in generator.integers(len(layers[m]), size=len(layers[m]))]
-        drawn.append(auc(*(np.concatenate(column) for column in zip(*parts, strict=True))))
-    low, high = np.nanquantile(drawn, [0.025, 0.975])
-    labels = [model[label].to_numpy() for model in models]
-    values = np.concatenate([model[value].to_numpy() for model in models])
-    shuffled = [auc(np.concatenate([generator.permutation(own) for own in labels]), values) for _ in range(DRAWS)]
-    beyond = int(np.sum(np.abs(np.array(shuffled) - 0.5) >= abs(observed - 0.5)))
+    labels = [model[label].to_numpy(bool) for model in models]
+    values = np.concatenate([model[value].to_numpy(float) for model in models])
+    group = np.concatenate(labels)
+    observed = auc(group, values)
+
+    layers = [model.groupby("layer").ngroup().to_numpy() for model in models]
+    sizes = [layer.max() + 1 for layer in layers]
+    starts = np.cumsum([0, *sizes])
+    times = np.zeros((DRAWS, starts[-1]))  # how often a draw has each layer of each model
+    for row in times:
+        for m in generator.integers(len(models), size=len(models)):
+            np.add.at(row, starts[m] + generator.integers(sizes[m], size=sizes[m]), 1)
+    unit = np.eye(starts[-1])[np.concatenate([start + layer for start, layer in zip(starts, layers, strict=False)])]
+    wins = (values[group, None] > values[~group]) + 0.5 * (values[group, None] == values[~group])
+    between = unit[group].T @ wins @ unit[~group]  # wins of one layer's labelled heads over another's other heads
+    pairs = (times @ unit[group].sum(0)) * (times @ unit[~group].sum(0))
+    drawn = ((times @ between) * times).sum(1)[pairs > 0] / pairs[pairs > 0]
+    low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (np.nan, np.nan)
+
+    shuffled = np.stack([np.concatenate([generator.permutation(own) for own in labels]) for _ in range(DRAWS)])
+    n = group.sum()
+    by_chance = (shuffled @ stats.rankdata(values) - n * (n + 1) / 2) / (n * (len(group) - n))
+    beyond = int(np.sum(np.abs(by_chance - 0.5) >= abs(observed - 0.5)))
     return Estimate(observed, float(low), float(high), (beyond + 1) / (DRAWS + 1))
 
 

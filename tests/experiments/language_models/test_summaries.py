@@ -32,6 +32,30 @@ def test_a_score_without_a_job_has_an_interval_around_a_half():
     assert better.value == better.low == 1 and better.p_value == 1 / (summaries.DRAWS + 1)
 
 
+def test_intervals_and_p_values_are_those_of_tables_drawn_one_by_one(monkeypatch):
+    monkeypatch.setattr(summaries, "DRAWS", 300)
+    sizes = [2, 3, 5]  # layers a model
+    heads = pd.concat(
+        model(seed, layer=RANDOM.permutation(np.repeat(range(size), 4)), doing=RANDOM.random(4 * size) < 0.2,
+              score=RANDOM.integers(0, 6, 4 * size).astype(float))
+        for seed, size in enumerate(sizes)
+    )  # fmt: skip
+    own = [table["doing"].to_numpy() for _, table in heads.groupby("seed")]
+    layers = {key: table[["doing", "score"]].to_numpy() for key, table in heads.groupby(["seed", "layer"])}
+    generator, drawn = np.random.default_rng(0), []
+    for _ in range(300):
+        parts = []
+        for m in generator.integers(3, size=3):
+            parts += [layers[m, k] for k in generator.integers(sizes[m], size=sizes[m])]
+        doing, score = np.concatenate(parts).astype(float).T
+        drawn.append(summaries.auc(doing == 1, score))
+    shuffles = [np.concatenate([generator.permutation(labels) for labels in own]) for _ in range(300)]
+    by_chance = np.array([summaries.auc(labels, heads["score"].to_numpy()) for labels in shuffles])
+    found = summaries.clustered_auc(heads, "doing", "score")
+    assert (found.low, found.high) == pytest.approx(tuple(np.nanquantile(drawn, [0.025, 0.975])), abs=1e-12)
+    assert found.p_value == (1 + (abs(by_chance - 0.5) >= abs(found.value - 0.5)).sum()) / 301 < 1
+
+
 def test_resampled_layers_widen_the_interval():
     """A whole layer that does the job with high scores is one case, not eight."""
     layers = np.repeat(range(8), 8)
