@@ -118,16 +118,20 @@ FIGURES = {
     # 15-which-heads-may-forget
     "table-bargain": ("forget-positional", "forget-mass", "forget-smollm2", "forget-smollm2-mass"),
     "figure-rules-by-hand": (
-        "forget-oracle", "forget-best-25", "forget-best-50", "forget-best-75", "forget-distance", "forget-fitted",
-        "forget-combined", "forget-area",
+        "forget-oracle", "forget-oracle-25", "forget-oracle-75", "forget-oracle-smollm2", "forget-best-25",
+        "forget-best-50", "forget-best-75", "forget-best-smollm2-25", "forget-best-smollm2-50",
+        "forget-best-smollm2-75", "forget-distance", "forget-fitted", "forget-combined", "forget-area",
     ),
-    "figure-copying-under-plans": ("forget-copying", "forget-copying-smollm2", "forget-needle"),
+    "figure-copying-under-plans": (
+        "forget-copying", "forget-copying-smollm2", "forget-needle", "forget-needle-smollm2",
+    ),
     "figure-recall-by-dose": (
-        "P3-dose-planes", "P3-dose-planes-smollm2", "P3-dose-heads", "forget-dose-symbolic", "forget-corner",
-        "forget-corner-smollm2",
+        "P3-dose-planes", "P3-dose-planes-smollm2", "P3-dose-heads", "P3-dose-heads-smollm2", "forget-dose-symbolic",
+        "forget-dose-symbolic-smollm2", "forget-corner", "forget-corner-smollm2",
     ),
     "figure-probes-without-heads": (
-        "P3-retrieval-causal", "P3-retrieval-causal-smollm2", "forget-counting", "forget-look-up",
+        "P3-retrieval-causal", "P3-retrieval-causal-smollm2", "forget-counting", "forget-counting-smollm2",
+        "forget-look-up", "forget-look-up-smollm2",
     ),
     "section-your-own-model": ("forget-bytes",),
 }  # fmt: skip

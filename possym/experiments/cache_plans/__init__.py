@@ -3,7 +3,7 @@
 Subjects are language models of the study `language_models`, loaded from this machine's cache or trained anew, and real
 ones (`subjects`). On one half of a subject's text its key heads are measured; on the other half every rule's plan is
 tried at every share of windowed heads. Then chosen heads lose their slowest planes by dose, or their whole output
-(`dissociation`). Each subject's tables are stored as soon as it is done.
+(`dissociation`). What the plans of a subject cost is stored as soon as it is known, its other tables when it is done.
 
 Tables of the study; ``model`` and ``seed`` name the subject in each:
 - ``heads``: layer, key_head and the columns of `possym.kv_cache.Heads`, oracle among them
@@ -19,7 +19,7 @@ Tables of the study; ``model`` and ``seed`` name the subject in each:
   retrieval, norm
 - ``dose``: group, arm, planes, mode, dose, depth, sequence, right, loss: needles with ``dose`` planes edited
 - ``knock_out``: group, arm, probe, sequence, value: what is left without the heads; see `dissociation`
-- ``timing``: seconds, device
+- ``timing``: what, seconds, device: of making and of measuring a subject, more than once where it took several runs
 
 Source: ours; for doses and knock-outs the question of 2606.21249; the plans are those of DuoAttention, 2410.10819.
 """
@@ -49,10 +49,8 @@ from possym.results.progress import tqdm
 NAME = "cache_plans"
 BINS = 16
 KEYS = ["model", "seed"]
-TABLES = (
-    "heads", "loss", "positions", "copying", "needle", "plans", "held", "kinds", "groups", "dose", "knock_out",
-    "timing",
-)  # fmt: skip
+OF_PLANS = ("heads", "loss", "positions", "copying", "needle", "plans", "held")
+TABLES = (*OF_PLANS, "kinds", "groups", "dose", "knock_out", "timing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +61,13 @@ class Config(ExperimentConfig):
     ``models`` are names that `possym.models.hub` knows, or ``"random-llama"``. Sequences have ``length`` tokens for the
     former and ``real_length`` for the latter, windows a sixteenth of that. ``chosen`` sequences are measured,
     ``evaluated`` others evaluated; ``asked`` shares are asked for copying and needles too. ``doses`` are shares of the
-    planes; ``group`` is the share of the query heads in a group.
+    planes; ``group`` is the share of the query heads in a group. Needles under doses and knock-outs lie at ``depths``
+    in the text of the language models, at ``real_depths`` in that of real ones: from 0, its beginning, to 1, its end.
     """
 
     language: str = "paper"
     encodings: tuple[str, ...] = ("rope", "slow_half_still")
-    seeds: int = 4
+    seeds: int = 8
     models: tuple[str, ...] = ("SmolLM2-135M-Instruct",)
     length: int = 512
     real_length: int = 1024
@@ -83,6 +82,8 @@ class Config(ExperimentConfig):
     doses: tuple[float, ...] = (0.0, 0.0625, 0.125, 0.25, 0.5, 1.0)
     group: float = 0.125
     counted: int = 64
+    depths: tuple[float, ...] = (0.0, 0.5, 1.0)
+    real_depths: tuple[float, ...] = (0.25, 0.5, 0.75)
 
     PRESETS: ClassVar = {
         "smoke": {
@@ -103,7 +104,7 @@ class Config(ExperimentConfig):
             "doses": (0.0, 0.5),
             "counted": 4,
         },
-        "paper": {},
+        "paper": {"seeds": 4, "real_depths": (0.0, 0.5, 1.0)},
     }
 
     def __post_init__(self) -> None:
@@ -117,6 +118,9 @@ class Config(ExperimentConfig):
             raise ConfigError(f"shares = {self.shares}, asked = {self.asked}: give shares between 0 and 1")
         if not all(0 <= dose <= 1 for dose in self.doses) or self.doses[:1] != (0.0,):
             raise ConfigError(f"doses = {self.doses}: give shares of the planes from 0 to 1, the first 0")
+        for name in ("depths", "real_depths"):
+            if not (depths := getattr(self, name)) or not all(0 <= depth <= 1 for depth in depths):
+                raise ConfigError(f"{name} = {depths}: give depths from 0, the beginning, to 1, the end of the text")
         trained = self.training().length
         if self.encodings and self.length > trained:
             raise ConfigError(f"length = {self.length}: its models are trained at {trained} tokens")
@@ -162,14 +166,30 @@ def subject_tables(name: str, seed: int, config: Config, device: torch.device, f
         if name in config.encodings
         else real_subject(name, config, device, folder)
     )
-    trained = time.perf_counter()
-    heads = measured_heads(subject, config)
-    tables = {"heads": heads.table} | by_plan(subject, heads, config) | dissociation.tables(subject, config)
-    used = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    seconds = [("making", trained - started, used), ("measuring", time.perf_counter() - trained, used)]
-    tables["timing"] = pd.DataFrame(seconds, columns=["what", "seconds", "device"])
+    clock = Laps(started, torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU")
+    making = clock.lap("making")
+    if (tables := load_part(folder, f"{stem}-plans", (*OF_PLANS, "timing"))) is None:
+        heads = measured_heads(subject, config)
+        tables = {"heads": heads.table} | by_plan(subject, heads, config)
+        tables["timing"] = clock.lap("measuring")
+        save_part(folder, f"{stem}-plans", tables)
+    timing = [making, tables["timing"]]
+    tables |= dissociation.tables(subject, config)
+    tables["timing"] = pd.concat([*timing, clock.lap("measuring")], ignore_index=True)
     save_part(folder, stem, tables)
     return tables
+
+
+class Laps:
+    """The time since the last lap, as rows of the table timing."""
+
+    def __init__(self, started: float, device: str) -> None:
+        self.last, self.device = started, device
+
+    def lap(self, what: str) -> pd.DataFrame:
+        """Return what, seconds, device of the lap that ends now."""
+        before, self.last = self.last, time.perf_counter()
+        return pd.DataFrame([(what, self.last - before, self.device)], columns=["what", "seconds", "device"])
 
 
 def measured_heads(subject: Subject, config: Config) -> Heads:
@@ -245,7 +265,7 @@ def needles(subject: Subject, config: Config) -> pd.DataFrame:
     """Return the recall of needles in the evaluated text, at its whole length and a half of it."""
     length = subject.evaluated.shape[1]
     text = subject.evaluated.repeat(-(-config.needles // len(subject.evaluated)), 1)[: config.needles]
-    return needle(subject.model, text, lengths=(length // 2, length), seed=12)
+    return needle(subject.model, text, lengths=(length // 2, length), seed=12, at_once=subject.at_once)
 
 
 def held(subject: Subject, plan: CachePlan) -> pd.DataFrame:

@@ -119,7 +119,7 @@ def recall(subject: Subject, config: "Config") -> pd.DataFrame:
     """Return depth, sequence, right, loss of needles in the evaluated text, at half its length."""
     length = subject.evaluated.shape[1] // 2
     text = subject.evaluated.repeat(-(-config.needles // len(subject.evaluated)), 1)[: config.needles]
-    found = needle(subject.model, text, lengths=(length,), depths=(0.0, 0.5, 1.0), seed=32)
+    found = needle(subject.model, text, lengths=(length,), depths=subject.depths, seed=32, at_once=subject.at_once)
     return found[["depth", "sequence", "right", "loss"]]
 
 

@@ -25,8 +25,8 @@ RANDOM = "random-llama"
 class Subject:
     """A model of the Llama kind, sequences (B, T) to choose heads by, others to evaluate, a token that ends rows.
 
-    ``separator`` is the line break, or the full stop of a tokenizer that has none; ``beginning`` the token that the
-    model always reads first, None for none.
+    ``separator`` is the line break, or the full stop of a tokenizer that has none; ``depths`` are those of its needles
+    under doses and knock-outs; ``beginning`` is the token that the model always reads first, None for none.
     """
 
     name: str
@@ -34,12 +34,18 @@ class Subject:
     chosen: Tensor
     evaluated: Tensor
     separator: int
+    depths: tuple[float, ...]
     beginning: int | None = None
 
     @property
     def device(self) -> torch.device:
         """Where the model lies."""
         return next(self.model.parameters()).device
+
+    @property
+    def at_once(self) -> int:
+        """How many needles are read at once: more on a GPU, where a call costs more than its numbers."""
+        return 32 if self.device.type == "cuda" else 8
 
     @property
     def vocabulary(self) -> int:
@@ -69,7 +75,8 @@ def language_subject(name: str, seed: int, config: "Config", device: torch.devic
     model.set_attn_implementation("sdpa")
     chosen = windows(text.held_out, config.chosen, config.length, seed=21)
     evaluated = windows(text.held_out, config.evaluated, config.length, seed=22)
-    return Subject(f"{name}-{seed}", model, chosen, evaluated, corpora.tokens_of(text.tokenizer, "\n")[0][-1])
+    ends = corpora.tokens_of(text.tokenizer, "\n")[0]
+    return Subject(f"{name}-{seed}", model, chosen, evaluated, ends[-1], config.depths)
 
 
 def real_subject(name: str, config: "Config", device: torch.device, folder: Path) -> Subject:
@@ -90,4 +97,4 @@ def real_subject(name: str, config: "Config", device: torch.device, folder: Path
     ends = (
         tokenizer("\n", add_special_tokens=False)["input_ids"] or tokenizer(".", add_special_tokens=False)["input_ids"]
     )
-    return Subject(name, model, chosen, evaluated, ends[-1], beginning)
+    return Subject(name, model, chosen, evaluated, ends[-1], config.real_depths, beginning)

@@ -28,7 +28,7 @@ def patch():
 
 @pytest.fixture(scope="module")
 def made(patch, tmp_path_factory):
-    """The study, interrupted after its first subject and begun again."""
+    """The study, interrupted in its first subject when its plans were tried, and after it, and begun again twice."""
     patch.setenv("POSSYM_RESULTS", str(tmp_path_factory.mktemp("results")))
     short = language_models.Config.preset_named("smoke", steps=12)
     corpus = language_models.load_corpus("small", short)  # made once: it takes longest
@@ -43,10 +43,15 @@ def made(patch, tmp_path_factory):
             raise KeyboardInterrupt
         return real(name, seed, *rest)
 
+    with pytest.MonkeyPatch.context() as once:
+        once.setattr(dissociation, "tables", None)
+        with pytest.raises(TypeError):
+            load_or_run(study, config, "auto")
+    plans = pd.read_parquet(study.checkpoint_folder(study.NAME, config) / "random-llama-0-plans.timing.parquet")
     patch.setattr(study, "subject_tables", stop)
     with pytest.raises(KeyboardInterrupt):
         load_or_run(study, config, "auto")
-    return load_or_run(study, config, "auto"), seen[0], config
+    return load_or_run(study, config, "auto"), (plans, seen[0]), config
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,9 @@ def rows(made, table):
 
 
 def test_what_was_measured_is_not_measured_again(made):
-    found, before, _ = made
+    found, (plans, before), _ = made
+    assert before["what"].tolist() == ["making", "measuring", "measuring"]
+    assert before["seconds"][1] == plans["seconds"].item()
     pd.testing.assert_frame_equal(rows(made, "timing")[before.columns].reset_index(drop=True), before)
     assert set(found.tables) == set(study.TABLES)
     assert all({*table["model"]} == {"random-llama", "slow_half_still"} for table in found.tables.values())
@@ -149,7 +156,9 @@ def test_counting_is_how_much_likelier_a_line_break_is_where_it_is_due(subject, 
 
 
 def test_doses_begin_with_the_intact_model_and_probes_too(made):
+    depths = {"random-llama": {0.25, 0.5, 0.75}, "slow_half_still": {0.0, 0.5, 1.0}}
     for model, some in made[0].tables["dose"].query("dose == 0").groupby("model"):
+        assert {*some["depth"]} == depths[model]
         assert (some.groupby(["depth", "sequence"])["loss"].nunique() == 1).all(), model
     dose = made[0].tables["dose"].query("dose > 0 and mode == 'silence' and planes == 'slowest'")
     assert dose.groupby(["model", "group", "arm"])["loss"].mean().nunique() > 6
@@ -178,6 +187,8 @@ def test_a_language_model_is_read_from_the_cache(made, patch, tmp_path):
         ({"language": "long"}, "presets are smoke, paper"),
         ({"asked": (0.4,)}, "give shares between 0 and 1"),
         ({"doses": (0.5,)}, "the first 0"),
+        ({"depths": (0.5, 1.5)}, "depths = .* from 0, the beginning, to 1"),
+        ({"real_depths": ()}, "real_depths = .* from 0, the beginning, to 1"),
         ({"length": 1024}, "its models are trained at"),
         ({"evaluated": 1}, "evaluated = 1: give a whole number from 2"),
     ],
