@@ -30,7 +30,10 @@ INTERVALS = {
     "range over angles": "the smallest and largest value over angles",
     "exact": "no interval; every case was examined, none was sampled",
 }
-MOST = "in part if in most, with the 95 % interval of their share above one half; not shown if that interval is not"
+MOST = (
+    "in part if in most, and the 95 % interval of their share lies above one half; not shown if in most, but that "
+    "interval reaches one half"
+)
 MOST_BEFORE = "any majority held in part, whatever its interval"
 NO_INTERVAL, EXTENT, CONFIDENCE, SEED_RANGE, HEAD_RANGE, ANGLE_RANGE, EXACT = INTERVALS
 

@@ -340,12 +340,13 @@ CLAIMS = (
         "canonical tasks",
         "In the plane of a head trained on Index, queries spread by angle and keys gather in one direction.",
         "queries spread, keys gather",
-        "at the angle that learns best with one plane, learnt maps. Holds if in every seed the resultant length of the "
-        "keys, and of the queries turned by their distance, is at least 0.9 and that of the queries at most 0.5; in "
-        "part if in most seeds that of the queries is at most 0.5 or within 0.15 of the construction T_Index",
+        "at the angle that learns best with one plane, learnt maps; by resultant lengths. Holds if in every seed that "
+        "of the keys, and that of the queries turned by their distance, is at least 0.9, and that of the queries at "
+        "most 0.5; in part if in most seeds that of the queries is at most 0.5, or within 0.15 of the construction "
+        "T_Index's",
         plane,
         SEED_RANGE,
-        changed="that of the queries had to be at most 0.5, by which it would not hold; then within 0.15 of T_Index, "
-        "by which it held; now it holds by the first only, and in part by the second",
+        changed="the queries' resultant first had to be at most 0.5, by which the claim would not hold; then within "
+        "0.15 of T_Index's, by which it held; now the first is needed to hold, the second is enough to hold in part",
     ),
 )

@@ -143,10 +143,10 @@ CLAIMS: tuple[Claim, ...] = (
             f"{words}, learning still ends in pure heads: of both kinds on the number task, symbolic alone on the "
             "letter task.",
             NOT_STUDIED,
-            f"{LEARNS}. Holds if every model that learns its task ends so; in part if on each task most of them do, "
-            "with the 95 % interval of their share above one half; not shown if one of these intervals is not; does "
-            "not hold if on one task half of the models that learn it or fewer end so, whether or not the other task "
-            "is learnt; otherwise not testable if no model learns one of the tasks",
+            f"{LEARNS}. Each task is judged by the models that learn it. Holds if all of them end so; in part if most "
+            "do on each task, and the 95 % intervals of their shares lie above one half; not shown if one of these "
+            "intervals reaches one half; does not hold if at most half do on one task; else not testable if no model "
+            "learns one of the tasks",
             pure_as_expected(setting),
             CONFIDENCE,
             changed="most models of one task were enough to hold in part, though those of the other failed; and it was "
@@ -160,8 +160,7 @@ CLAIMS: tuple[Claim, ...] = (
         SECTION,
         "A model whose task needs hops of both kinds ends with pure heads of both kinds.",
         NOT_STUDIED,
-        f"{LEARNS}. Holds if every model that learns the mixed task ends so; in part if most of them do, with the 95 "
-        "% interval of their share above one half; not shown if that interval is not; not testable if none learns it",
+        f"{LEARNS}. Holds if every model that learns the mixed task ends so; {MOST}; not testable if none learns it",
         pure_as_expected("mixed"),
         CONFIDENCE,
         changed=MOST_BEFORE,

@@ -299,9 +299,9 @@ def forecast_claims(task: str) -> tuple[Claim, Claim]:
             NOT_STUDIED,
             "the second half of the seeds at the main learning rate; one number is the median of the first half. At "
             f"each of the levels {levels} below which at least {HELD_OUT} held-out models fall: mean difference of the "
-            "errors in log10 length, p by changing the signs of the seeds' differences, two-sided, Holm's correction "
-            "over levels. Holds if the forecast errs less with p < 0.05 at each; in part at some, and more at none; "
-            "not shown if p ≥ 0.05 at each",
+            "errors in log10 length, with p from a two-sided sign-flip test over seeds and Holm's correction over "
+            "levels. Holds if the forecast errs less with p < 0.05 at every level; in part if at some, and at none "
+            "more; not shown if p ≥ 0.05 at every level",
             forecast_beats_one_number(task),
             EXTENT,
         ),
@@ -351,8 +351,8 @@ CLAIMS = (
         AFTER,
         "On the letter task, the checkpoint that is best on validation is more accurate at length than the last one.",
         NOT_STUDIED,
-        "accuracy of the same seed's best and last weights, their mean over all lengths above 17; p by changing the "
-        "signs of the seeds' differences, two-sided. Holds if the best one is higher with p < 0.05, does not hold if "
+        "accuracy of the same seed's best and last weights, their mean over all lengths above 17; p from a two-sided "
+        "sign-flip test over seeds. Holds if the best one is higher with p < 0.05, does not hold if "
         "it is lower with p < 0.05, not shown otherwise; not testable where no best checkpoint was run",
         best_goes_further,
         SEED_RANGE,

@@ -278,7 +278,7 @@ TESTED = (
     "(whole layers permuted); does not hold if the interval lies in the other direction; else not shown"
 )
 ONE_TEST = "it held in part if one of the two tests said so, whatever the interval held"
-LARGE = "over the quarter of {} planes with the largest logits, all heads"
+LARGE = "over the quarter with the largest logits of {} planes, all heads"
 AREA = (
     "the area under the curve of the lead on repeated random tokens, of the heads identified on other such sequences "
     "against all other heads; 95 % intervals from resampling whole layers. Holds if they lie above 0.5 in both forms "
@@ -286,9 +286,10 @@ AREA = (
     "the score; in part if in one; not shown if both contain 0.5"
 )
 MATCHED = (
-    "the change, without the band, of the attention that defines these heads, on sequences other than those that "
-    "identified them; against the change without random sets of frequencies whose logits in these heads are as large, "
-    "within 5 %. Holds if at most 5 % of the sets, the band included, take as much; not shown if at most 95 % do"
+    "how much of the attention that defines these heads is lost without the band, on sequences other than those that "
+    "identified them, compared with what is lost without random sets of frequencies whose logits in these heads are as "
+    "large, within 5 %. The band counts as one of the sets. Holds if as much is lost without at most 5 % of the sets; "
+    "not shown if without at most 95 %"
 )
 CLAIMS = (
     claim(
@@ -329,10 +330,10 @@ CLAIMS = (
         "section 4, by frequency",
         "Low frequencies score symbolic.",
         "symbolic",
-        f"{LARGE.format('the slowest third of the')}, the 95 % interval of the median of symbolic less positional, "
-        "layers drawn as wholes. Holds if it lies at or above 0.1 and above that median in every model of random "
-        "weights, and the median symbolic score is at least 0.9; in part if it lies above 0 and random weights alone; "
-        "not shown if above neither nor below 0",
+        f"{LARGE.format('the slowest third of the')}, the median lead (symbolic less positional), its 95 % interval "
+        "from resampling whole layers. Holds if the interval lies at or above 0.1 and above the lead of every model of "
+        "random weights, and the median symbolic score is at least 0.9; in part if it lies above 0 and above random "
+        "weights; does not hold if it lies below 0; else not shown",
         slow_symbolic,
         CONFIDENCE,
         changed="over all planes of the slowest third, whatever their logits: holds if the median symbolic score is at "
@@ -343,10 +344,10 @@ CLAIMS = (
         "section 4, by frequency",
         "Middle to high frequencies score positional.",
         "positional",
-        f"{LARGE.format('the middle and of the fastest third of the')}, the 95 % intervals of the median of symbolic "
-        "less positional, layers drawn as wholes. Holds if both lie at or below −0.1 and below that median in every "
-        "model of random weights; in part if one lies below 0 and random weights, and the other not above 0; not shown "
-        "if neither does and none lies above 0",
+        f"{LARGE.format('the middle and of the fastest third of the')}, the median lead (symbolic less positional) of "
+        "each third, its 95 % interval from resampling whole layers. Holds if both intervals lie at or below −0.1 and "
+        "below the lead of every model of random weights; in part if one lies below 0 and below random weights; does "
+        "not hold if one lies above 0, whatever the other; else not shown",
         fast_positional,
         CONFIDENCE,
         changed="over all planes of both thirds, whatever their logits: holds if the median positional score exceeds "

@@ -47,10 +47,10 @@ def audited(check: Check) -> Claim:
     """Return a statement of the audit as a claim; what no paper states is a question of ours."""
     ours = check.name in OURS
     criterion = (
-        f"holds if a search finds no counterexample. What is true instead, another statement: {check.conditions}"
+        f"holds if a search finds no counterexample. Another statement is true instead: {check.conditions}"
         if check.name in NOT_REPAIRED
-        else "holds if a search finds no counterexample, in part if none is left once a condition is added that "
-        f"leaves the statement something to say. Condition: {check.conditions}"
+        else "holds if a search finds no counterexample; in part if it finds none once a condition is added under "
+        f"which the statement still says something. Condition: {check.conditions}"
     )
     return Claim(
         id=check.name.replace("_", "-"),
