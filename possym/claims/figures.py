@@ -89,9 +89,14 @@ FIGURES = {
     "figure-kinds-by-encoding": ("born-slow-still", "born-fast-still", "born-nope-blind"),
     "figure-lead-by-frequency": ("born-fast-planes",),
     "figure-attention-on-code": ("born-early-positional",),
-    "figure-loss-by-length": ("born-length-windows", "born-length-encoding", "born-length-planes"),
-    "figure-recall-by-distance": ("born-lost-in-the-middle",),
-    "figure-kinds-on-other-texts": ("born-same-on-docstrings", "born-same-on-repeated"),
+    "figure-loss-by-length": (
+        "born-length-windows", "born-length-encoding", "born-length-planes", "born-forecast-length",
+        "born-length-angles", "born-length-number",
+    ),
+    "figure-recall-by-distance": (
+        "born-lost-in-the-middle", "born-recall-symbolic", "born-recall-quarter", "born-recall-depth",
+    ),
+    "figure-kinds-on-other-texts": ("born-same-on-docstrings", "born-same-on-repeated", "born-same-on-binding"),
     "table-other-models": ("born-other-sizes",),
     # 13-profiling-real-models
     "section-models-out-of-reach": ("gemma-trade", "gemma-layers", "gemma-keys-gather", "real-other-families"),

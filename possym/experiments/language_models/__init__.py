@@ -14,6 +14,8 @@ Tables of the study; ``encoding``, ``width``, ``corpus``, ``seed`` name the mode
 - ``length``: edit, position, loss: held-out loss at the end by position, in bins up to `FACTOR` times the length
   trained at
 - ``recall``: distance, accuracy, loss: see `measures.recall`
+- ``without_heads``: see `carriers.recall_without`; ``reach``: see `reach.loss_by_reach`; of the models that
+  ``probed`` names alone
 - ``attention``: position, key_position, layer, head, weight, token: what every head of the first seed of an encoding
   attends to in `LINE`; ``token`` is that at ``key_position``
 - ``training``: step, loss: the training loss, means over `WINDOW` updates
@@ -38,20 +40,23 @@ import torch
 
 from possym.capture.known_heads import repeated_tokens
 from possym.errors import ConfigError, needed
+from possym.experiments.language_models import carriers, measures, reach
 from possym.experiments.language_models import corpus as corpora
-from possym.experiments.language_models import measures
 from possym.experiments.language_models.corpus import Corpus
 from possym.experiments.language_models.model import ENCODINGS, LanguageModel, Sizes, save_model
 from possym.experiments.language_models.training import train, windows
 from possym.results import ExperimentConfig, Study, atomic_write, cache_root, checkpoint_folder, choose_device
 from possym.results.parts import load_part, save_part
 from possym.results.progress import tqdm
+from possym.tasks import binding
 
 NAME = "language_models"
 WINDOW = 25
 FEWEST_SCORED = 12  # tokens of a window from which the first of four queries has two keys to swap
 TRAINED_BY = ("vocabulary", "layers", "heads", "length", "batch", "steps", "warm_up", "learning_rate")
 TABLES = ("scores", "jobs", "planes", "loss", "length", "recall", "attention", "training", "timing")
+PROBES = ("without_heads", "reach")  # tables of the models that are probed
+BINDING = "binding prompts"
 FACTOR = 8
 BINS = 32
 PLANE_POINTS = 5  # planes are scored at every so many of the points, and at the last
@@ -77,7 +82,9 @@ class Config(ExperimentConfig):
 
     ``encodings`` are trained with ``seeds`` seeds at ``width`` on ``corpus``; the first of them with ``few_seeds``
     at each of ``other_widths`` and on each of ``other_corpora`` as well. ``batch`` windows of ``length`` tokens are an
-    update. ``points`` evaluations lie denser early; scores read ``scored`` windows of ``scored_length`` tokens.
+    update. ``points`` evaluations lie denser early; scores read ``scored`` windows of ``scored_length`` tokens. Of the
+    main width and corpus, the seeds in ``probed`` are also asked for `PROBES`, and scored on binding prompts. (The
+    models of seeds 0 to 3 were trained before those questions had a criterion.)
     """
 
     encodings: tuple[str, ...] = tuple(ENCODINGS)
@@ -99,6 +106,7 @@ class Config(ExperimentConfig):
     scored: int = 32
     scored_length: int = 256
     evaluated: int = 128
+    probed: tuple[int, ...] = (4, 5, 6, 7)
 
     PRESETS: ClassVar = {
         "smoke": {
@@ -121,6 +129,7 @@ class Config(ExperimentConfig):
             "scored": 8,
             "scored_length": 48,
             "evaluated": 16,
+            "probed": (0,),
         },
         "paper": {"seeds": 4, "few_seeds": 1},
     }
@@ -165,6 +174,10 @@ class Config(ExperimentConfig):
         sizes = [Run(first, width, self.corpus, s) for s in self.members(self.few_seeds) for width in self.other_widths]
         texts = [Run(first, self.width, text, s) for s in self.members(self.few_seeds) for text in self.other_corpora]
         return list(dict.fromkeys(main + sizes + texts))
+
+    def probes(self, entry: Run) -> bool:
+        """Whether a model is asked for `PROBES` too."""
+        return entry.seed in self.probed and entry[1:3] == (self.width, self.corpus)
 
     def members(self, count: int) -> range:
         """The first ``count`` seeds."""
@@ -241,7 +254,7 @@ def trained_tables(
 ) -> dict[str, pd.DataFrame]:
     """Return the tables of one model: those stored, or those of a model trained now."""
     name = "-".join(map(str, entry))
-    if (stored := load_part(folder, name, TABLES)) is not None:
+    if (stored := load_part(folder, name, TABLES + PROBES * config.probes(entry))) is not None:
         return stored
     observer = Observer(entry, config, texts, device, folder / f"{name}.along.parquet")
     started = time.perf_counter()
@@ -335,6 +348,10 @@ class Observer:
         self.queries = measures.query_positions(length)
         shown = entry[1:] == (config.width, config.corpus, config.seed)
         self.line = corpora.tokens_of(texts[entry.corpus].tokenizer, LINE) if shown else ([], [])
+        self.probed = config.probes(entry)
+        if self.probed:
+            tokenizer = texts[entry.corpus].tokenizer
+            self.scored[BINDING] = binding_prompts(tokenizer, count, length, seed=10).to(device)
         points = evaluation_points(config.steps, config.points)
         self.plane_points = {*points[:: -max(1, len(points) // PLANE_POINTS)]}
         self.rows: dict[str, list[pd.DataFrame]] = {"scores": [], "jobs": [], "planes": [], "loss": []}
@@ -379,7 +396,27 @@ class Observer:
         tables["recall"] = measures.recall(model, spots, distances, seed=7)
         tables["length"] = self.by_length(model, tables["scores"])
         tables["attention"] = measures.attention_rows(model, *self.line)
+        if self.probed:
+            tables |= self.probes(model, tables["scores"])
         return tables
+
+    def probes(self, model: LanguageModel, scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
+        """Return the tables `PROBES`."""
+        length, count = self.config.length, self.config.evaluated
+        last = self.last_scores(scores)
+        lead = torch.tensor((last["positional"] - last["symbolic"]).to_numpy())
+        lead = lead.view(self.config.layers, self.config.heads)
+        text = windows(self.own, max(2, count), length, seed=11)
+        long = windows(self.own, max(reach.FEWEST, count // 4), FACTOR * length + 1, seed=12)
+        return {
+            "without_heads": carriers.recall_without(model, text, carriers.distances_of(length), lead, seed=13),
+            "reach": reach.loss_by_reach(model, long, length),
+        }
+
+    def last_scores(self, scores: pd.DataFrame) -> pd.DataFrame:
+        """Return the scores on held-out windows at the end, by layer and head."""
+        last = scores[(scores["step"] == self.config.steps) & (scores["text"] == "held out")]
+        return last[last["weighting"] == "relative"].sort_values(["layer", "head"])
 
     def by_length(self, model: LanguageModel, scores: pd.DataFrame) -> pd.DataFrame:
         """Return the loss by position on windows `FACTOR` times as long, of the model and of the model edited.
@@ -394,8 +431,7 @@ class Observer:
         for name, still in {"fast still": range(quarter), "slow still": range(planes - quarter, planes)}.items():
             with measures.without_planes(model, still):
                 rows.append((name, measures.losses(model, long, at_once=2)))
-        last = scores[(scores["step"] == self.config.steps) & (scores["text"] == "held out")]
-        last = last[last["weighting"] == "relative"].sort_values(["layer", "head"])
+        last = self.last_scores(scores)
         count = max(1, len(last) // 4)
         generator = torch.Generator().manual_seed(9)
         orders = {
@@ -410,6 +446,28 @@ class Observer:
             masks = measures.windowed(heads.view(shape).to(long.device), long.shape[1] - 1, self.config.length, sink=1)
             rows.append((name, measures.losses(model, long, masks, at_once=2)))
         return pd.concat([binned(loss).assign(edit=name) for name, loss in rows], ignore_index=True)
+
+
+def binding_prompts(tokenizer: str, count: int, length: int, seed: int) -> torch.Tensor:
+    """Return the last ``length`` tokens (count, length) of prompts that say who likes what, and ask for one of them.
+
+    They are P1's in words; `possym.tasks.BindingTask` also wants one token a name, which a tokenizer of source lacks.
+
+    Source: 2511.11579, section 4.
+    """
+    generator, rows = torch.Generator().manual_seed(seed), []
+    pairs = -(-length // 4)  # a statement has four tokens or more: name, "likes", attribute, full stop
+    for _ in range(count):
+        orders = [torch.randperm(len(words), generator=generator) for words in (binding.NAMES, binding.ATTRIBUTES)]
+        names, attributes = (
+            [words[order[k % len(order)]] for k in range(pairs)]
+            for words, order in zip((binding.NAMES, binding.ATTRIBUTES), orders, strict=True)
+        )
+        said = "".join(binding.STATEMENT.format(name=a, attribute=b) for a, b in zip(names, attributes, strict=True))
+        back = int(torch.randint(max(1, pairs // 4), (1,), generator=generator))  # asked of one that is not cut off
+        text = binding.INTRODUCTION + said + binding.QUESTION.format(name=names[-1 - back])
+        rows.append(corpora.tokens_of(tokenizer, text)[0][-length:])
+    return torch.tensor(rows)
 
 
 def binned(loss: torch.Tensor) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from possym.experiments.claim import (
     judge,
     seed_range,
 )
-from possym.experiments.language_models import summaries
+from possym.experiments.language_models import BINDING, summaries
 from possym.profiling.statistics import Estimate
 from possym.results import Study
 
@@ -254,6 +254,94 @@ def same_kind_elsewhere(study: Study, text: str) -> Measurement:
     )
 
 
+def probe(study: Study, name: str, encoding: str | None = None) -> pd.DataFrame:
+    """Return a table that only probed models have, of one encoding or all; without such models, one without rows."""
+    rows = study.tables.get(name, pd.DataFrame(columns=summaries.KEYS))
+    return rows if encoding is None else rows[rows["encoding"] == encoding]
+
+
+def recall_symbolic(study: Study) -> Measurement:
+    """Measure how well heads' leads tell those that carry recall from all other heads."""
+    without = probe(study, "without_heads", "rope")
+    if missing := too_few(without):
+        return missing
+    heads = summaries.recall_carriers(summaries.recall_lost(without), scores_of(study, "rope"))
+    if not heads["carrier"].any():
+        return Measurement(f"no head carries {summaries.CARRIES:.0%} of recall", "", UNTESTABLE)
+    found = summaries.clustered_auc(heads.assign(symbolic=-heads["lead"]), "carrier", "symbolic")
+    ranks = [model["share"].corr(-model["lead"], method="spearman") for _, model in heads.groupby(summaries.KEYS)]
+    return Measurement(
+        f"AUC {found.value:.2f} for {int(heads['carrier'].sum())} of {len(heads)} heads (p = {found.p_value:.2g}); "
+        f"Spearman's correlation over all heads {pd.Series(ranks).median():.2f} (median over seeds)",
+        range_words(found),
+        judge(found.low > 0.75, found.low > 0.5, undecided=found.low <= 0.5 <= found.high),
+        (found,),
+    )
+
+
+def recall_quarter(study: Study) -> Measurement:
+    """Compare the recall lost without the most symbolic quarter and without random heads of the same layers."""
+    without = probe(study, "without_heads", "rope")
+    if missing := too_few(without):
+        return missing
+    lost = summaries.quarter_lost(summaries.recall_lost(without))
+    found = summaries.paired(lost, "lost", "symbolic quarter", "as many as symbolic", by="group")
+    return difference("nats of recall lost, symbolic less random heads:", found)
+
+
+def recall_depth(study: Study) -> Measurement:
+    """Measure whether recall rests more on symbolic than on positional heads the farther back a pair stands."""
+    without = probe(study, "without_heads", "rope")
+    if missing := too_few(without):
+        return missing
+    shares = summaries.share_by_kind(summaries.recall_lost(without), scores_of(study, "rope"))
+    found = summaries.over_seeds(summaries.turn_symbolic(shares)["turn"])
+    return difference("share of recall, symbolic less positional quarter, far less near:", found)
+
+
+def forecast_length(study: Study) -> Measurement:
+    """Compare the forecast of the failing length with two constants, by their errors in powers of 2."""
+    reach = probe(study, "reach")
+    if missing := too_few(reach):
+        return missing
+    lengths = summaries.failing_lengths(reach)
+    errors = summaries.forecast_errors(lengths, study.manifest["config"]["length"])
+    means = errors.groupby("seed")[["forecast", "at once", "others"]].mean()
+    against = [summaries.over_seeds(means["forecast"] - means[name]) for name in ("at once", "others")]
+    better, worse = [found.high < 0 for found in against], any(found.low > 0 for found in against)
+    medians = lengths.groupby("encoding", sort=False)[["relocated", summaries.TOLD]].median()
+    words = ", ".join(f"{row.relocated:.0f} and {row.measured:.0f} ({name})" for name, row in medians.iterrows())
+    return Measurement(
+        f"mean error {means['forecast'].mean():.2f} powers of 2; less that of failing at once {against[0].value:+.2f}, "
+        f"of the other encodings' mean {against[1].value:+.2f}; median forecast and measured length: {words}",
+        " and ".join(range_words(found) for found in against),
+        judge(all(better), any(better) and not worse, undecided=not any(better) and not worse),
+        tuple(against),
+    )
+
+
+def angles_or_number(study: Study) -> Measurement:
+    """Compare the rise of the loss where angles alone are new with that where there are only more keys."""
+    reach = probe(study, "reach", "rope")
+    if missing := too_few(reach):
+        return missing
+    rows = summaries.rises(reach)
+    words = ", ".join(f"{name} {rows[name].mean():+.2f}" for name in ("gap", "more keys", "relocated", summaries.TOLD))
+    found = difference("nats per token, gap less more keys:", summaries.over_seeds(rows["gap"] - rows["more keys"]))
+    return found._replace(measured=f"{found.measured}; rises: {words}")
+
+
+def number_without_positions(study: Study) -> Measurement:
+    """Measure the rise of the loss of NoPE models where there are only more keys."""
+    reach = probe(study, "reach", "nope")
+    if missing := too_few(reach):
+        return missing
+    rows = summaries.rises(reach)
+    found = difference("nats per token, with more keys:", summaries.over_seeds(rows["more keys"]))
+    words = ", ".join(f"{name} {rows[name].mean():+.2f}" for name in ("gap", summaries.TOLD))
+    return found._replace(measured=f"{found.measured}; {words}")
+
+
 def same_at_other_sizes(study: Study) -> Measurement:
     """Measure the correlation of the two scores at other widths and on the other corpus."""
     scores = summaries.held_out(study.tables["scores"]).query("encoding == 'rope'")
@@ -443,6 +531,81 @@ CLAIMS = (
         f"as on docstrings; {THREE}",
         lambda study: same_kind_elsewhere(study, "repeated tokens"),
         SEED_RANGE,
+    ),
+    claim(
+        "born-same-on-binding",
+        "question",
+        "Heads keep their order from positional to symbolic on binding prompts.",
+        "not studied",
+        f"as on docstrings; prompts as in 2511.11579, cut to the scored length, models of the probed seeds; {THREE}",
+        lambda study: same_kind_elsewhere(study, BINDING),
+        SEED_RANGE,
+    ),
+    claim(
+        "born-recall-symbolic",
+        "question",
+        "The heads that carry recall are the symbolic ones.",
+        "not studied",
+        "planted pairs save a loss; a head carries recall if zeroing its output costs "
+        f"{summaries.CARRIES:.0%} of that, over five distances, on other windows than those scored. AUC of symbolic − "
+        "positional against all other heads, RoPE, models and layers resampled; null: labels shuffled within models. "
+        f"Holds if the interval is above 0.75, in part if above 0.5, not shown if it contains 0.5; {THREE}",
+        recall_symbolic,
+        CONFIDENCE,
+    ),
+    claim(
+        "born-recall-quarter",
+        "question",
+        "Zeroing the most symbolic quarter of the heads costs more recall than zeroing as many in the same layers.",
+        "not studied",
+        "what planted pairs save, mean over five distances, RoPE; null: the mean of four draws of random heads, as "
+        f"many in every layer, seed by seed; {DECIDED}",
+        recall_quarter,
+        CONFIDENCE,
+    ),
+    claim(
+        "born-recall-depth",
+        "after 2511.11579, theorem 7",
+        "The farther back a pair stands, the more its recall rests on symbolic rather than positional heads.",
+        "not studied",
+        "share of what pairs save that heads of the most symbolic quarter carry, zeroed one at a time, minus that of "
+        "the most positional quarter; the two longest of five distances minus the two shortest, RoPE, seed by seed; "
+        f"null: the same shares near and far; {DECIDED}",
+        recall_depth,
+        CONFIDENCE,
+    ),
+    claim(
+        "born-forecast-length",
+        "question",
+        "Windows of the trained length forecast the length at which a language model fails.",
+        "not studied",
+        f"fails: the loss of the same tokens has risen by {summaries.RISE} nats over that with the trained length of "
+        "text (never: the longest length, 8 times the trained one). Forecast: keys and values of other windows at the "
+        "positions before. Error: |log2 of forecast / measured|, mean over five encodings. Nulls: failing at the "
+        "trained length, and the mean of the other encodings. Holds if below both over seeds (95 % intervals, "
+        f"Student's t), in part if below one and above none, not shown if undecided; {THREE}",
+        forecast_length,
+        CONFIDENCE,
+    ),
+    claim(
+        "born-length-angles",
+        "question",
+        "Angles never seen harm RoPE models more than keys greater in number.",
+        "not studied",
+        "rise of the loss of the same tokens: the older half of a window put back by 7 trained lengths, minus 7 "
+        f"windows of other texts' keys at positions within the trained length, RoPE, base 10⁴, seed by seed; {DECIDED}",
+        angles_or_number,
+        CONFIDENCE,
+    ),
+    claim(
+        "born-length-number",
+        "question",
+        "More keys alone harm models without position encoding.",
+        "not studied",
+        "rise of the loss of the same tokens with 7 windows of other texts' keys, NoPE, per seed (a gap in positions, "
+        f"the control, cannot change it); {DECIDED}",
+        number_without_positions,
+        CONFIDENCE,
     ),
     claim(
         "born-other-sizes",

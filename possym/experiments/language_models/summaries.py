@@ -8,12 +8,16 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from possym.experiments.language_models.reach import failing_length
 from possym.profiling.statistics import Estimate
 
 KEYS = ["encoding", "width", "corpus", "seed"]
 MARGIN = 0.5  # a head is clearly of one kind where its two scores differ by this much
 JOB = 0.3  # mean attention from which a head does a known job
 DRAWS = 2000
+CARRIES = 0.1  # a head carries recall where zeroing it alone costs this share of what planted pairs save
+RISE = 0.5  # nats per token over the loss at the trained length: there a model fails
+TOLD = "measured"  # the way of `reach` that the others are to forecast
 
 
 def held_out(scores: pd.DataFrame, weighting: str = "relative") -> pd.DataFrame:
@@ -202,6 +206,119 @@ def recall_dip(recall: pd.DataFrame) -> pd.DataFrame:
     where = pd.Series(np.select([part <= 1 / 3, part <= 2 / 3], ["near", "middle"], "far"), index=recall.index)
     means = recall.assign(where=where).groupby([*KEYS, "where"])["accuracy"].mean().unstack()
     return ((means["near"] + means["far"]) / 2 - means["middle"]).rename("dip").reset_index()
+
+
+def recall_lost(without: pd.DataFrame) -> pd.DataFrame:
+    """Return what pairs save the intact model, and how much less without heads: the rows edited, ``saved``, ``lost``.
+
+    What a pair saves is the loss of its second token where it is absent less that where it stands in the window, in
+    nats; an edit that makes every token costlier loses nothing.
+
+    >>> model = {"encoding": "rope", "width": 8, "corpus": "source", "seed": 0, "distance": 4}
+    >>> table = pd.DataFrame([{**model, "group": "none", "planted": 5.0, "absent": 9.0},
+    ...                       {**model, "group": "head", "planted": 8.0, "absent": 9.5}])
+    >>> recall_lost(table)[["saved", "lost"]].iloc[0].tolist()
+    [4.0, 2.5]
+    """
+    rows = without.assign(gain=without["absent"] - without["planted"])
+    none = rows["group"] == "none"
+    saved = rows[none].set_index([*KEYS, "distance"])["gain"].rename("saved")
+    rows = rows[~none].join(saved, on=[*KEYS, "distance"])
+    return rows.assign(lost=rows["saved"] - rows["gain"]).drop(columns=["gain", "planted", "absent"])
+
+
+def recall_carriers(lost: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return per head its share of recall, over all distances, beside its lead on held-out text at the end.
+
+    Args:
+        lost: as `recall_lost` gives it.
+        scores: as `held_out` gives them.
+
+    Returns:
+        `KEYS`, layer, head, share, lead, carrier (whether the share is at least `CARRIES`).
+    """
+    head = [*KEYS, "layer", "head"]
+    sums = lost[lost["group"] == "head"].groupby(head)[["lost", "saved"]].sum()
+    share = (sums["lost"] / sums["saved"]).rename("share").reset_index()
+    heads = share.merge(at_end(scores)[[*head, "lead"]], on=head)
+    return heads.assign(carrier=heads["share"] >= CARRIES)
+
+
+def quarter_lost(lost: pd.DataFrame) -> pd.DataFrame:
+    """Return per model and group of heads the recall lost, in nats: the mean over distances and draws."""
+    groups = lost[lost["group"] != "head"]
+    return groups.groupby([*KEYS, "group"], as_index=False)["lost"].mean()
+
+
+def share_by_kind(lost: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return per model and distance the shares of recall that heads of each quarter carry, one at a time, summed.
+
+    Args:
+        lost, scores: as for `recall_carriers`.
+
+    Returns:
+        `KEYS`, distance, saved, and in nats what the most ``positional`` and the most ``symbolic`` quarter carry.
+    """
+    head = [*KEYS, "layer", "head"]
+    leads = at_end(scores)[[*head, "lead"]]
+    rank = leads.groupby(KEYS)["lead"].rank(pct=True, method="first")
+    leads = leads.assign(kind=np.select([rank <= 0.25, rank > 0.75], ["symbolic", "positional"], "neither"))
+    rows = lost[lost["group"] == "head"].merge(leads, on=head)
+    sums = rows.pivot_table(index=[*KEYS, "distance"], columns="kind", values="lost", aggfunc="sum")
+    saved = rows.groupby([*KEYS, "distance"])["saved"].mean()
+    return sums[["positional", "symbolic"]].join(saved).reset_index()
+
+
+def turn_symbolic(shares: pd.DataFrame) -> pd.DataFrame:
+    """Return per model how much more of recall symbolic than positional heads carry, far less near (``turn``).
+
+    Near are the two shortest of the distances, far the two longest; each side's carried nats are divided by those that
+    pairs save there.
+
+    Args:
+        shares: as `share_by_kind` gives them.
+    """
+    place = shares.groupby(KEYS)["distance"].rank()
+    last = shares.groupby(KEYS)["distance"].transform("size")
+    sides = shares.assign(
+        side=np.select([place <= 2, place > last - 2], ["near", "far"], "between"),
+        more=shares["symbolic"] - shares["positional"],
+    )
+    sums = sides.groupby([*KEYS, "side"])[["more", "saved"]].sum()
+    wide = (sums["more"] / sums["saved"]).unstack()
+    return (wide["far"] - wide["near"]).rename("turn").reset_index()
+
+
+def failing_lengths(reach: pd.DataFrame, rise: float = RISE) -> pd.DataFrame:
+    """Return per model the length at which its loss has risen by ``rise``, one column for each way of `reach`."""
+    rows = []
+    for (*key, way), model in reach.sort_values("length").groupby([*KEYS, "way"]):
+        rows.append((*key, way, failing_length(model["length"].tolist(), model["loss"].tolist(), rise)))
+    table = pd.DataFrame(rows, columns=[*KEYS, "way", "length"])
+    return table.pivot_table(index=KEYS, columns="way", values="length").reset_index()
+
+
+def forecast_errors(lengths: pd.DataFrame, trained: int) -> pd.DataFrame:
+    """Return per model how many times 2 each forecast of its failing length is off: ``forecast`` and two constants.
+
+    ``at once`` says that every model fails at the trained length; ``others`` says the mean, in logarithms, of what the
+    models of the same seed with other encodings do.
+
+    Args:
+        lengths: as `failing_lengths` gives them.
+        trained: tokens of a training window.
+    """
+    told = np.log2(lengths[TOLD])
+    group = told.groupby([lengths["width"], lengths["corpus"], lengths["seed"]])
+    others = (group.transform("sum") - told) / (group.transform("size") - 1)
+    forecasts = {"forecast": np.log2(lengths["relocated"]), "at once": np.log2(trained), "others": others}
+    return lengths[KEYS].assign(**{name: (forecast - told).abs() for name, forecast in forecasts.items()})
+
+
+def rises(reach: pd.DataFrame) -> pd.DataFrame:
+    """Return per model the rise of the loss from the trained length to the longest, one column for each way."""
+    ordered = reach.sort_values("length").groupby([*KEYS, "way"])["loss"]
+    return (ordered.last() - ordered.first()).unstack().reset_index()
 
 
 def models_of(tables: Mapping[str, pd.DataFrame], encoding: str, width: int, corpus: str) -> dict[str, pd.DataFrame]:

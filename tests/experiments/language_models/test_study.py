@@ -1,10 +1,12 @@
 """The study runs, learns, and goes on where it was interrupted."""
 
+import re
 import shutil
 
 import pandas as pd
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from possym import ConfigError
 from possym.experiments import language_models as study
@@ -52,7 +54,9 @@ def test_models_learn_and_a_stored_model_is_not_trained_again(monkeypatch, small
     assert scores["symbolic"].min() > 1 - 1e-5
     assert found.tables["length"].groupby("encoding")["edit"].nunique().tolist() == [6, 6]
     assert found.tables["training"]["step"].tolist() == [25, 25]
-    assert set(found.tables["scores"]["text"]) == {"held out", "repeated tokens"}
+    assert set(found.tables["scores"]["text"]) == {"held out", "repeated tokens", study.BINDING}
+    assert found.tables["without_heads"].groupby("encoding").size().tolist() == [5 * (1 + 8 + 2 * 5)] * 2
+    assert found.tables["reach"].groupby("encoding")["way"].nunique().tolist() == [4, 4]
     attention = found.tables["attention"]
     assert attention.groupby(["encoding", "layer", "head", "position"])["weight"].sum().to_numpy() == pytest.approx(1)
     line = attention.drop_duplicates("key_position").sort_values("key_position")["token"]
@@ -65,6 +69,22 @@ def test_models_learn_and_a_stored_model_is_not_trained_again(monkeypatch, small
     own = attention.query("encoding == 'rope' and layer == 1 and head == 2 and position == 9")
     expected = model.attention(queries[1], keys[1])[0, 2, 9, :10]
     assert own["weight"].to_numpy() == pytest.approx(expected.numpy(), abs=2e-3)  # weights are kept as float16
+
+
+def test_models_of_the_probed_seeds_alone_are_asked_more():
+    config = study.Config.preset_named("paper", seeds=8, few_seeds=3)
+    asked = [entry for entry in config.runs() if config.probes(entry)]
+    assert len(asked) == 20 and {(entry.width, entry.corpus) for entry in asked} == {(512, "source")}
+    assert {entry.seed for entry in asked} == {4, 5, 6, 7}
+
+
+def test_binding_prompts_end_with_a_question_on_what_they_say(small):
+    rows = study.binding_prompts(small.tokenizer, 5, 48, seed=0)
+    assert rows.shape == (5, 48) and len({tuple(row) for row in rows.tolist()}) == 5
+    words = Tokenizer.from_str(small.tokenizer)
+    text = words.decode(study.binding_prompts(small.tokenizer, 1, 300, seed=1)[0].tolist())
+    name = re.search(r"Question: What does (\w+) like\?\nAnswer: (\w+) likes$", text)
+    assert name[1] == name[2] and f" {name[1]} likes " in text.split("Question")[0]
 
 
 def test_runs_come_seed_by_seed():
