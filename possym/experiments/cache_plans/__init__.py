@@ -38,10 +38,10 @@ from possym.capture import Capture
 from possym.errors import ConfigError
 from possym.experiments import language_models
 from possym.experiments.cache_plans import dissociation
-from possym.experiments.cache_plans.subjects import Subject, language_subject, real_subject
+from possym.experiments.cache_plans.subjects import Subject, language_subject, losses, real_subject
 from possym.experiments.language_models.model import ENCODINGS
 from possym.kv_cache import RULES, CachePlan, Heads, applied, keep, measure, try_each
-from possym.kv_cache.evaluation import copying, needle, position_losses
+from possym.kv_cache.evaluation import copying, needle
 from possym.results import ExperimentConfig, Study, checkpoint_folder, choose_device
 from possym.results.parts import load_part, save_part
 from possym.results.progress import tqdm
@@ -199,7 +199,7 @@ def measured_heads(subject: Subject, config: Config) -> Heads:
     heads = measure(subject.model, subject.chosen, queries=8, progress=False, **sizes)
 
     def loss() -> float:
-        return float(late(position_losses(subject.model, subject.chosen)).double().mean())
+        return float(late(losses(subject, subject.chosen)).double().mean())
 
     return try_each(subject.model, heads, loss, **sizes)
 
@@ -229,12 +229,12 @@ def by_plan(subject: Subject, heads: Heads, config: Config) -> dict[str, pd.Data
         rows.append({**named, "fraction": plan.fraction(length), "tokens": plan.tokens(length)})
         asked = named["rule"] == "none" or named["share"] in config.asked
         with applied(subject.model, plan, check=False):
-            losses = position_losses(subject.model, subject.evaluated)
-            by_sequence = pd.DataFrame({"loss": late(losses).double().tolist()}).rename_axis("sequence").reset_index()
+            whole = losses(subject, subject.evaluated)
+            by_sequence = pd.DataFrame({"loss": late(whole).double().tolist()}).rename_axis("sequence").reset_index()
             found["loss"].append(by_sequence.assign(**named))
             if not asked:
                 continue
-            found["positions"].append(binned(losses.double().mean(0)).assign(**named))
+            found["positions"].append(binned(whole.double().mean(0)).assign(**named))
             found["copying"].append(copied(subject, config).assign(**named))
             found["needle"].append(needles(subject, config).assign(**named))
         if named["rule"] in ("none", "positional", "fitted"):
@@ -258,14 +258,17 @@ def copied(subject: Subject, config: Config) -> pd.DataFrame:
     """Return how well random tokens are said again, over half a sequence."""
     length, generator = subject.evaluated.shape[1] // 2, torch.Generator().manual_seed(11)
     length = min(length, subject.vocabulary // 2)
-    return copying(subject.model, config.copies, length, beginning=subject.beginning, generator=generator)
+    return copying(
+        subject.model, config.copies, length, beginning=subject.beginning, generator=generator,
+        at_once=subject.at_once(2 * length),
+    )  # fmt: skip
 
 
 def needles(subject: Subject, config: Config) -> pd.DataFrame:
     """Return the recall of needles in the evaluated text, at its whole length and a half of it."""
     length = subject.evaluated.shape[1]
     text = subject.evaluated.repeat(-(-config.needles // len(subject.evaluated)), 1)[: config.needles]
-    return needle(subject.model, text, lengths=(length // 2, length), seed=12, at_once=subject.at_once)
+    return needle(subject.model, text, lengths=(length // 2, length), seed=12, at_once=subject.at_once())
 
 
 def held(subject: Subject, plan: CachePlan) -> pd.DataFrame:

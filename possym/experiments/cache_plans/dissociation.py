@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from possym.capture import Capture
 from possym.capture.attention_call import AttentionCall
 from possym.capture.edits import ablate_frequencies
-from possym.experiments.cache_plans.subjects import Subject
-from possym.kv_cache.evaluation import needle, position_losses
+from possym.experiments.cache_plans.subjects import Subject, losses
+from possym.kv_cache.evaluation import needle
 from possym.profiling import profile
 from possym.results.progress import tqdm
 
@@ -119,7 +119,7 @@ def recall(subject: Subject, config: "Config") -> pd.DataFrame:
     """Return depth, sequence, right, loss of needles in the evaluated text, at half its length."""
     length = subject.evaluated.shape[1] // 2
     text = subject.evaluated.repeat(-(-config.needles // len(subject.evaluated)), 1)[: config.needles]
-    found = needle(subject.model, text, lengths=(length,), depths=subject.depths, seed=32, at_once=subject.at_once)
+    found = needle(subject.model, text, lengths=(length,), depths=subject.depths, seed=32, at_once=subject.at_once())
     return found[["depth", "sequence", "right", "loss"]]
 
 
@@ -213,7 +213,7 @@ def probes(subject: Subject, config: "Config") -> pd.DataFrame:
         "look-up": found.groupby("sequence")["right"].mean().tolist(),
         "look-up loss": found.groupby("sequence")["loss"].mean().tolist(),
         "counting": counting(subject, config.counted).tolist(),
-        "text": position_losses(subject.model, subject.evaluated).mean(1).tolist(),
+        "text": losses(subject, subject.evaluated).mean(1).tolist(),
     }
     rows = [(name, n, float(value)) for name, values in parts.items() for n, value in enumerate(values)]
     return pd.DataFrame(rows, columns=["probe", "sequence", "value"])

@@ -12,6 +12,7 @@ from possym.experiments import language_models
 from possym.experiments.language_models import corpus as corpora
 from possym.experiments.language_models.model import as_llama, load_model, save_model
 from possym.experiments.language_models.training import windows
+from possym.kv_cache.evaluation import position_losses
 from possym.models import hub, random_llama
 from possym.tasks.text import beginning_token, natural_text
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from possym.experiments.cache_plans import Config
 
 RANDOM = "random-llama"
+LEAST_AT_ONCE, GIGABYTE = 8, 2**30
 
 
 @dataclass(frozen=True)
@@ -43,19 +45,27 @@ class Subject:
         return next(self.model.parameters()).device
 
     @property
-    def at_once(self) -> int:
-        """How many needles are read at once: more on a GPU, where a call costs more than its numbers."""
-        return 32 if self.device.type == "cuda" else 8
-
-    @property
     def vocabulary(self) -> int:
         """Number of tokens that the model knows."""
         return self.model.get_input_embeddings().weight.shape[0]
+
+    def at_once(self, predicted: int = 1) -> int:
+        """Return how many sequences are read at once, each with logits at so many positions.
+
+        More than on the CPU on a GPU, where a call costs more than its numbers, up to a gigabyte of logits.
+        """
+        most = 32 if self.device.type == "cuda" else LEAST_AT_ONCE
+        return max(LEAST_AT_ONCE, min(most, GIGABYTE // (4 * predicted * self.vocabulary)))
 
     @property
     def head_width(self) -> int:
         """Width of one head."""
         return self.model.config.head_dim
+
+
+def losses(subject: Subject, tokens: Tensor) -> Tensor:
+    """Return the loss (B, T − 1) of every next token of a subject's sequences."""
+    return position_losses(subject.model, tokens, at_once=subject.at_once(tokens.shape[1]))
 
 
 def language_subject(name: str, seed: int, config: "Config", device: torch.device, folder: Path) -> Subject:

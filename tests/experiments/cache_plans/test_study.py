@@ -155,6 +155,13 @@ def test_counting_is_how_much_likelier_a_line_break_is_where_it_is_due(subject, 
     assert found.tolist() == pytest.approx(torch.stack(expected).mean(0).tolist(), abs=1e-5)
 
 
+def test_a_gpu_reads_more_at_once_up_to_a_gigabyte_of_logits(subject, monkeypatch):
+    assert {subject.at_once(), subject.at_once(10**6)} == {8}
+    monkeypatch.setattr(type(subject), "device", torch.device("cuda"))
+    per = 2**28 // subject.vocabulary
+    assert [subject.at_once(per // count) for count in (1, 16, 40)] == [8, 16, 32] and subject.at_once() == 32
+
+
 def test_doses_begin_with_the_intact_model_and_probes_too(made):
     depths = {"random-llama": {0.25, 0.5, 0.75}, "slow_half_still": {0.0, 0.5, 1.0}}
     for model, some in made[0].tables["dose"].query("dose == 0").groupby("model"):
