@@ -40,6 +40,19 @@ EDITS = {
     "random windowed": "random quarter",
     "positional windowed": "most positional quarter",
 }
+WITHOUT = {
+    "none": ("all heads", INK, [1, 0]),
+    "symbolic quarter": ("without the most symbolic quarter", SYMBOLIC, [1, 0]),
+    "as many as symbolic": ("without as many in its layers", SYMBOLIC, [4, 4]),
+    "positional quarter": ("without the most positional quarter", POSITIONAL, [1, 0]),
+    "as many as positional": ("without as many in these layers", POSITIONAL, [4, 4]),
+}
+WAYS = {
+    "measured": ("measured", INK),
+    "relocated": ("forecast", CATEGORIES[2]),
+    "gap": ("new angles alone", POSITIONAL),
+    "more keys": ("more keys alone", SYMBOLIC),
+}
 UPDATES = "Updates"
 SHOWN = 0.02  # attention below which a square is left out
 
@@ -300,6 +313,124 @@ def recall_by_distance(recall: pd.DataFrame) -> alt.LayerChart:
     )
 
 
+def heads_that_carry_recall(without: pd.DataFrame, scores: pd.DataFrame, jobs: pd.DataFrame) -> alt.HConcatChart:
+    """Draw what share of recall single heads carry, by kind, beside the recall left without groups, by distance.
+
+    Args:
+        without: rows of one encoding of the table ``without_heads``.
+        scores, jobs: rows of the same models.
+    """
+    lost = summaries.recall_lost(without)
+    heads = summaries.recall_carriers(lost, summaries.held_out(scores)).merge(
+        summaries.at_end(jobs), on=[*summaries.KEYS, "layer", "head"]
+    )
+    heads["job"] = jobs_of(heads)
+    carriers = heads[heads["carrier"]]
+    level = alt.Chart(pd.DataFrame({"share": [summaries.CARRIES]})).mark_rule(strokeDash=[4, 4]).encode(y="share:Q")
+    marks = (
+        alt.Chart(heads[["seed", "layer", "head", "lead", "share", "job"]].round(3))
+        .mark_circle(size=40, opacity=0.7)
+        .encode(
+            x=alt.X("lead:Q", title="Positional − symbolic").scale(domain=[-1, 1]),
+            y=alt.Y("share:Q", title="Share of recall that it carries").axis(format="%"),
+            color=job_color().legend(orient="bottom", columns=1),
+            tooltip=["seed:O", "layer:O", "head:O", number("lead"), alt.Tooltip("share:Q", format=".0%"), "job:N"],
+        )
+    )
+    none = without[without["group"] == "none"]
+    left = lost.assign(left=lost["saved"] - lost["lost"])
+    left = pd.concat([left, none.assign(left=none["absent"] - none["planted"])])
+    left = left[left["group"].isin(list(WITHOUT))].groupby(["seed", "group", "distance"], as_index=False)["left"].mean()
+    rows = over_seeds(left, ["group", "distance"], "left")
+    rows["heads"] = [WITHOUT[group][0] for group in rows["group"]]
+    names, colors, dashes = (list(values) for values in zip(*WITHOUT.values(), strict=True))
+    base = alt.Chart(rows[["heads", "distance", "median", "low", "high"]].round(3)).encode(
+        x=alt.X("distance:Q", title="Tokens back")
+        .scale(type="log", base=2, nice=False)
+        .axis(values=sorted(rows["distance"].unique().tolist())),
+        color=alt.Color("heads:N", title=None)
+        .scale(domain=names, range=colors)
+        .legend(orient="bottom", columns=1, labelLimit=260, symbolType="stroke"),
+    )
+    line = base.mark_line().encode(
+        y=alt.Y("median:Q", title="What a pair saves, nats"),
+        strokeDash=alt.StrokeDash("heads:N", title=None)
+        .scale(domain=names, range=dashes)
+        .legend(orient="bottom", columns=1, labelLimit=260, symbolType="stroke"),
+        tooltip=["heads:N", "distance:Q", *(number(name, ".2f") for name in ("median", "low", "high"))],
+    )
+    symbolic, positional = (int((sign * carriers["lead"] >= summaries.MARGIN).sum()) for sign in (-1, 1))
+    title = (
+        f"{len(carriers)} of {len(heads)} heads carry at least {summaries.CARRIES:.0%} of recall: {symbolic} clearly "
+        f"symbolic, {positional} clearly positional"
+    )
+    medians = rows.set_index(["heads", "distance"])["median"].groupby(level=0).mean()
+    said = ", ".join(f"{medians[name]:.2f} {name}" for name in names if name in medians)
+    return (
+        alt.hconcat((level + marks).properties(width=280, height=260), line.properties(width=280, height=260))
+        .resolve_scale(color="independent", strokeDash="independent")
+        .properties(
+            title=alt.Title(
+                title, subtitle="Left: one mark per head of all seeds, zeroed alone; right: medians over seeds"
+            ),
+            description="Scatter plot of heads' shares of recall by kind, beside lines of what a planted pair saves by "
+            f"distance. {title}. Nats saved on average: {said}.",
+        )
+    )
+
+
+def forecast_from_short_windows(reach: pd.DataFrame, trained: int) -> alt.FacetChart:
+    """Draw the loss of the same tokens by length, measured, forecast and by its two causes, one panel per encoding.
+
+    Args:
+        reach: rows of the table of this name.
+        trained: tokens of a training window.
+    """
+    rows = over_seeds(reach, ["encoding", "way", "length"], "loss")
+    rows["times"] = rows["length"] / trained
+    rows = rows.assign(encoding=rows["encoding"].map(ENCODING_NAMES), way=[WAYS[way][0] for way in rows["way"]])
+    names, colors = (list(values) for values in zip(*WAYS.values(), strict=True))
+    color = alt.Color("way:N", title=None).scale(domain=names, range=colors)
+    base = alt.Chart(rows[["encoding", "way", "times", "median", "low", "high"]].round(3)).encode(
+        x=alt.X("times:Q", title="Length, in trained lengths")
+        .scale(type="log", base=2, domain=[1, 8], nice=False)
+        .axis(values=[1, 2, 4, 8]),
+        color=color.legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=3),
+    )
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="Loss, nats per token"), y2="high:Q")
+    line = base.mark_line().encode(
+        y="median:Q", tooltip=["encoding:N", "way:N", *(number(name, ".2f") for name in ("times", "median"))]
+    )
+    lengths = summaries.failing_lengths(reach)
+    medians = lengths.groupby("encoding")[["relocated", summaries.TOLD]].median()
+    told = [
+        f"{medians.loc[key, 'relocated']:,.0f} and {medians.loc[key, summaries.TOLD]:,.0f} with {name}"
+        for key, name in ENCODING_NAMES.items()
+        if key in medians.index
+    ]
+    errors = summaries.forecast_errors(lengths, trained)["forecast"]
+    title = (
+        f"From windows of {trained} tokens, the length at which a model fails is forecast within a factor of "
+        f"{2 ** errors.median():.2f} for half of {len(errors)} models"
+    )
+    return (
+        (band + line)
+        .properties(width=210, height=170)
+        .facet(alt.Facet("encoding:N", title=None, sort=list(ENCODING_NAMES.values())), columns=3)
+        .properties(
+            title=alt.Title(
+                title,
+                subtitle=[
+                    f"A model fails where its loss has risen by {summaries.RISE} nats",
+                    "Bands: range over seeds",
+                ],
+            ),
+            description=f"Line charts of loss by length, one panel per encoding, one line per way. {title}. Forecast "
+            f"and measured failing lengths, medians: {'; '.join(told)}.",
+        )
+    )
+
+
 def attention_on_code(attention: pd.DataFrame, heads: pd.DataFrame) -> alt.HConcatChart:
     """Draw the heads of one model as tiles, and what the chosen one attends to in a line of code; a click chooses.
 
@@ -369,13 +500,13 @@ def kinds_elsewhere(scores: pd.DataFrame, texts: Sequence[str]) -> alt.HConcatCh
         table = wide[["seed", "layer", "head", "held out", text]].rename(columns={"held out": "here", text: "there"})
         marks = alt.Chart(table.dropna().round(3)).mark_circle(size=40, opacity=0.7, color=CATEGORIES[0])
         marks = marks.encode(
-            x=alt.X("here:Q", title="Positional − symbolic on held-out source"),
+            x=alt.X("here:Q", title="On held-out source"),
             y=alt.Y("there:Q", title=f"On {text}"),
             tooltip=["seed:O", "layer:O", "head:O", "here:Q", "there:Q"],
         )
-        panels.append((line.encode(x="at:Q", y="at:Q") + marks).properties(width=240, height=240))
-    title = f"Heads' kinds on other texts: rank correlation {' and '.join(told)}"
+        panels.append((line.encode(x="at:Q", y="at:Q") + marks).properties(width=190, height=190))
+    title = f"Heads' kinds on other texts: rank correlation {', '.join(told)}"
     return alt.hconcat(*panels).properties(
-        title=alt.Title(title, subtitle="One mark per head of all seeds; dashed: the same on both"),
+        title=alt.Title(title, subtitle="Positional − symbolic, one mark per head of all seeds; dashed: equal"),
         description=f"Scatter plots of positional − symbolic, other texts against held-out source. {title}.",
     )

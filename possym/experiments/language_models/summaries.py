@@ -235,11 +235,12 @@ def recall_carriers(lost: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
         scores: as `held_out` gives them.
 
     Returns:
-        `KEYS`, layer, head, share, lead, carrier (whether the share is at least `CARRIES`).
+        `KEYS`, layer, head, share, lead, carrier (whether the share is at least `CARRIES`). No head has a share where
+        pairs save nothing.
     """
     head = [*KEYS, "layer", "head"]
     sums = lost[lost["group"] == "head"].groupby(head)[["lost", "saved"]].sum()
-    share = (sums["lost"] / sums["saved"]).rename("share").reset_index()
+    share = (sums["lost"] / sums["saved"]).where(sums["saved"] > 0).rename("share").reset_index()
     heads = share.merge(at_end(scores)[[*head, "lead"]], on=head)
     return heads.assign(carrier=heads["share"] >= CARRIES)
 

@@ -8,6 +8,8 @@ from possym.experiments import two_models
 from possym.experiments.language_models import charts, summaries
 from possym.results import load_or_run
 
+from .test_claims import carried, jobs, read_far
+
 
 @pytest.fixture(scope="module")
 def tables():
@@ -92,7 +94,7 @@ def test_kinds_by_encoding_sum_to_all_heads(tables):
 
 def test_other_texts_and_models_are_named(tables, rope):
     chart = charts.kinds_elsewhere(rope["scores"], ["docstrings", "repeated tokens", "never read"])
-    assert len(chart.hconcat) == 2 and "on docstrings and" in chart.title.text
+    assert len(chart.hconcat) == 2 and "on docstrings, " in chart.title.text
     other = pd.DataFrame(
         [("B", 0, 0, 0.9, 0.1, 0.5, 0.0)],
         columns=["model", "layer", "head", "positional", "symbolic", "previous_token", "induction"],
@@ -155,3 +157,22 @@ def test_titles_say_no_more_than_the_tables(tables, rope):
     length = summaries.main_models(tables["length"]).copy()
     length["edit"] = length["edit"].replace({"none": "positional windowed", "positional windowed": "none"})
     assert "far out rises from" in charts.loss_by_length(length, 512).title.text
+
+
+def test_heads_that_carry_recall_are_counted_by_kind():
+    made = carried((0.1, 0.5), (0.1, 0.5)).tables
+    chart = charts.heads_that_carry_recall(made["without_heads"], made["scores"], jobs(made["scores"]))
+    assert "16 of 32 heads carry at least 10% of recall: 16 clearly symbolic, 0 clearly positional" in chart.title.text
+    right = chart.hconcat[1].data.set_index(["heads", "distance"])["median"]
+    assert right["without the most symbolic quarter", 16] == pytest.approx(4.0 - 2.0, abs=0.02)
+    assert right["without as many in its layers", 448] == pytest.approx(4.0 - 1.0, abs=0.02)
+    assert right["all heads", 64] == pytest.approx(4.015, abs=0.01)
+
+
+def test_forecasts_are_drawn_beside_what_was_measured():
+    reach = read_far(forecast=2.0, seeds=range(1)).tables["reach"]
+    reach = reach[reach["encoding"].isin(["rope", "nope"])]
+    chart = charts.forecast_from_short_windows(reach, 512)
+    assert len(chart.data) == 2 * 4 * 2 and set(chart.data["way"]) == {name for name, _ in charts.WAYS.values()}
+    assert "within a factor of 2.00 for half of 2 models" in chart.title.text
+    assert "1,200 and 600 with RoPE, base 10⁴; 1,800 and 900 with no positions" in chart.description
