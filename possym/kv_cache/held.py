@@ -175,7 +175,8 @@ def holding(model: nn.Module, plan: CachePlan) -> Iterator[PlannedCache]:
         plan: a plan for it.
 
     Raises:
-        InputError: a plan of another model, a batch with padding, or a call without the cache.
+        InputError: a plan of another model, a batch with padding, a call without the cache, or one that asks for
+            attention weights.
         UnsupportedModelError: a model that attends in another way; `possym.kv_cache.applied` may read it.
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -240,6 +241,11 @@ def attend(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Stand in for a model's attention: read the module's cache. Its own mask says only whether there is padding."""
+    if options.get("output_attentions") or getattr(module.config, "output_attentions", False):
+        raise InputError(
+            "output_attentions=True: a cache that lets go of tokens gives no attention weights. Call the model with "
+            "attn_implementation='eager' within possym.kv_cache.applied, which shows it the same tokens"
+        )
     layer = _caches[module].layers[module.layer_idx]
     if layer.new is None:
         raise InputError(

@@ -194,6 +194,18 @@ def without_the_cache(model):
         model(input_ids=families.tokens(LENGTH), use_cache=False)
 
 
+def asked_for_weights(model):
+    with holding(model, CachePlan([[None, 2]] * 2)) as cache:
+        call(model, families.tokens(LENGTH), cache, output_attentions=True)
+
+
+def set_to_give_weights(model):
+    model.set_attn_implementation("eager")
+    model.config.output_attentions = True
+    with holding(model, CachePlan([[None, 2]] * 2)) as cache:
+        call(model, families.tokens(LENGTH), cache)
+
+
 def with_earlier_tokens(model):
     with applied(model, CachePlan([[None, 2]] * 2)):
         state = model(input_ids=families.tokens(LENGTH), use_cache=True)
@@ -205,6 +217,8 @@ REFUSED = [
     (lambda model: applied(model, "plan").__enter__(), InputError, "plan is of type str"),
     (with_earlier_tokens, InputError, "whole prompt at once"),
     (without_the_cache, InputError, "call it with the cache"),
+    (asked_for_weights, InputError, "gives no attention weights"),
+    (set_to_give_weights, InputError, "gives no attention weights"),
     (padded, InputError, "without padding"),
     (padded_later, InputError, "without padding"),
     (padded_under_the_mask, InputError, "without padding"),
