@@ -181,7 +181,10 @@ def _save(folder: Path, study: Study) -> None:
         pieces = []
         for name, table in study.tables.items():
             piece = new / f"{name}.parquet"
-            table.to_parquet(piece, index=False, compression="zstd")
+            # The bytes of floats by significance, not value by value, take a third less room.
+            split = {column: "BYTE_STREAM_SPLIT" for column in table.select_dtypes(["float32", "float64"])}
+            whole = [column for column in table if column not in split]
+            table.to_parquet(piece, index=False, compression="zstd", use_dictionary=whole, column_encoding=split)
             pieces.append(piece)
         if study.arrays:
             piece = new / "arrays.safetensors"
