@@ -1,37 +1,46 @@
-"""Sphinx extension: the charts of a chapter are numbered figures, which ``{numref}`` and ``{ref}`` refer to.
+"""Sphinx extension: the charts and tables of a chapter are numbered, and ``{numref}`` and ``{ref}`` refer to them.
 
-* A chart's title is its caption, before which its number stands: the chapter's, then its own.
-* The label above a cell is its chart's, so that an address leads to the figure and not to the code that draws it.
-* Where a table names the figure that shows a claim, it says the number too.
+* A chart's title is its caption, before which its number stands: the chapter's, then its own. A table's caption is its
+  number and the words of its label, if it has one; **What holds** has none.
+* The label above a cell is its chart's or table's, so that an address leads there and not to the code.
+* Where a table names the figure or table that shows a claim, it says the number too.
 """
 
 import re
-from html import unescape
+from html import escape, unescape
 
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
 CHART = re.compile(r'<figure class="possym-chart"><figcaption><strong>(.*?)</strong>', re.DOTALL)
-NAMED = re.compile(r'(<a\b[^>]*\bhref="[^"#]*#(figure-[\w-]+)"[^>]*>Figure)(?=: )')
+TABLE = re.compile(r'<table\b[^>]*\bclass="dataframe[^>]*>')
+NAMED = re.compile(r'(<a\b[^>]*\bhref="[^"#]*#((?:figure|table)-[\w-]+)"[^>]*>(?:Figure|Table))(?=: )')
 
 
 class chart(nodes.General, nodes.Element):
     """The picture that a cell puts out, with a number."""
 
 
+class data_table(nodes.General, nodes.Element):
+    """The table that a cell puts out, with a number."""
+
+
 class NumberCharts(SphinxTransform):
-    """Put every chart of a chapter into a node that Sphinx counts, before it looks for labels."""
+    """Put every chart and table of a chapter into a node that Sphinx counts, before it looks for labels."""
 
     default_priority = 700
 
     def apply(self, **_) -> None:
-        """Move a cell's label to its first chart; a chart without a label gets an address of its own."""
+        """Move a cell's label to its first chart or table; one without a label gets an address of its own."""
         if not self.env.docname.startswith("chapters/"):
             return
         for output in list(self.document.findall(is_output)):
-            if title_of(output) is None:
+            if title_of(output) is not None:
+                number = chart("")
+            elif has_table(output):
+                number = data_table("")
+            else:
                 continue
-            number = chart("")
             output.replace_self(number)
             number += output
             cell = number.parent
@@ -41,7 +50,7 @@ class NumberCharts(SphinxTransform):
                 number["ids"], number["names"], cell["ids"], cell["names"] = cell["ids"], cell["names"], [], []
                 self.document.ids |= dict.fromkeys(number["ids"], number)
             else:
-                self.document.set_id(number, suggested_prefix="chart")
+                self.document.set_id(number, suggested_prefix="chart" if isinstance(number, chart) else "data")
 
 
 def is_output(node: nodes.Node) -> bool:
@@ -56,23 +65,44 @@ def title_of(node: nodes.Element) -> str | None:
     return unescape(re.sub("<[^>]+>", "", found[1])) if found else None
 
 
+def has_table(node: nodes.Element) -> bool:
+    """Whether a node shows a data frame."""
+    return any(TABLE.search(raw.astext()) for raw in node.findall(nodes.raw) if raw.get("format") == "html")
+
+
+def words_of(node: nodes.Element) -> str:
+    """The words of a table's label.
+
+    >>> words_of(data_table("", ids=["table-random-heads"]))
+    'Random heads'
+    """
+    label = next((name for name in node["ids"] if name.startswith("table-")), "")
+    return label.removeprefix("table-").replace("-", " ").capitalize()
+
+
 def print_numbers(app, doctree: nodes.document, page: str) -> None:
-    """Write each chart's number before its title."""
-    counted = app.env.toc_fignumbers.get(page, {}).get("figure", {})
-    for figure in doctree.findall(chart):
-        number = ".".join(map(str, counted.get(figure["ids"][0], ())))
-        words = app.config.numfig_format["figure"] % number
-        for raw in figure.findall(nodes.raw) if number else ():
-            text = raw.astext().replace("<figcaption>", f'<figcaption><b class="possym-number">{words}</b> ', 1)
-            raw.children = [nodes.Text(text)]
+    """Write each chart's number before its title, and each table's into its caption."""
+    for kind, name in ((chart, "figure"), (data_table, "table")):
+        counted = app.env.toc_fignumbers.get(page, {}).get(name, {})
+        for node in doctree.findall(kind):
+            number = ".".join(map(str, counted.get(node["ids"][0], ())))
+            said = f'<b class="possym-number">{app.config.numfig_format[name] % number}</b> '
+            for raw in node.findall(nodes.raw) if number else ():
+                if kind is chart:
+                    text = raw.astext().replace("<figcaption>", f"<figcaption>{said}", 1)
+                else:
+                    caption = f"<caption>{said}<span>{escape(words_of(node))}</span></caption>"
+                    text = TABLE.sub(lambda found, caption=caption: found[0] + caption, raw.astext(), count=1)
+                raw.children = [nodes.Text(text)]
 
 
 def name_numbers(app, page, template, context, doctree) -> None:
-    """Say the number of a figure where a table links to it by its label."""
+    """Say the number of a figure or table where a table links to it by its label."""
     numbers = {
         label: ".".join(map(str, number))
         for counted in app.env.toc_fignumbers.values()
-        for label, number in counted.get("figure", {}).items()
+        for kind in ("figure", "table")
+        for label, number in counted.get(kind, {}).items()
     }
 
     def named(link: re.Match) -> str:
@@ -82,12 +112,13 @@ def name_numbers(app, page, template, context, doctree) -> None:
 
 
 def setup(app) -> dict:
-    """Register the node, the transform and the handlers."""
+    """Register the nodes, the transform and the handlers."""
     show = (
         lambda self, node: self.body.append(self.starttag(node, "div", CLASS="possym-numbered")),
         lambda self, node: self.body.append("</div>"),
     )
     app.add_enumerable_node(chart, "figure", title_of, html=show)
+    app.add_enumerable_node(data_table, "table", words_of, html=show)
     app.add_transform(NumberCharts)
     app.connect("doctree-resolved", print_numbers, priority=800)
     app.connect("html-page-context", name_numbers, priority=800)

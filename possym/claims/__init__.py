@@ -245,10 +245,9 @@ def summary(rows: pd.DataFrame | None = None, kinds: Iterable[str] = COUNTED) ->
     )
     for verdict, name in names.items():
         frame[name] = [counted_cell(counted, paper, kind, verdict) for paper, kind in groups]
-    apart = ", ".join(f"{(rows['kind'] == kind).sum()} {PLURALS[kind]}" for kind in KINDS if kind not in kinds)
     *first, last = [PLURALS[kind] for kind in kinds]
-    caption = f"{len(counted)} {', '.join(first)}{' and ' * bool(first)}{last}, and what became of them here"
-    return Table(frame, caption + (f"; not counted: {apart}" if apart else ""), markup=tuple(names.values()))
+    caption = f"Verdicts on {len(counted)} {', '.join(first)}{' and ' * bool(first)}{last}"
+    return Table(frame, caption, markup=tuple(names.values()))
 
 
 def counted_cell(rows: pd.DataFrame, paper: str, kind: str, verdict: str) -> str:

@@ -20,6 +20,7 @@ from possym.experiments.real_models import summaries as real
 from possym.results import Study
 
 SIZE = {"width": 220, "height": 118}
+TASKS = {"number": "number task", "letter": "letter task"}
 
 
 class Finding(NamedTuple):
@@ -125,7 +126,7 @@ def angles(study: Study) -> Finding:
 
 
 def training(study: Study) -> Finding:
-    """Count the pure heads that training leaves, on the task that asks where and on the one that asks what."""
+    """Count the purely positional heads that training leaves, on the number task and on the letter task."""
     counts = dynamics.pure_counts(study.tables["heads"]).query("gamma == 0.1").groupby(["task", "kind"])["heads"].mean()
     plane = median_plane(study.tables["scores"])
     steps = sorted(plane["step"].unique())
@@ -146,7 +147,7 @@ def training(study: Study) -> Finding:
     return Finding(
         "Training grows the heads a task needs",
         f"{number:.1f} against {letter:.1f}",
-        "of 12 heads, on average, end purely positional: on a task that asks for positions, and on one for contents.",
+        "of 12 heads, on average, end purely positional: on the number task, and on the letter task.",
         "chapters/07-learning-dynamics.md#figure-heads-in-the-plane",
         trails + dots,
         "Paths of heads in the plane of both scores, from the corner where both are high to the two pure corners.",
@@ -160,22 +161,22 @@ def length(study: Study) -> Finding:
     accuracy = accuracy[(accuracy["learning_rate"] == rate) & (accuracy["hops"] == 0)]
     median = crossings(accuracy, ["task", "seed"]).groupby("task")["point"].median()
     curves = accuracy.groupby(["task", "length"], as_index=False)["accuracy"].median()
-    curves["task"] = curves["task"].map({"number": "asks where", "letter": "asks what"})
+    curves["task"] = curves["task"].map(TASKS)
     lines = alt.Chart(curves).mark_line(strokeWidth=2.5).encode(
         x=alt.X("length:Q", title="tokens (log scale)")
         .scale(type="log", nice=False)
         .axis(values=[17, 100, 1000, 5000], format=",d"),
         y=alt.Y("accuracy:Q", title="accuracy").scale(domain=[0, 1]).axis(values=[0, 1], format=".0%"),
-        color=task_color(["asks where", "asks what"]),
+        color=task_color(list(TASKS.values())),
     )  # fmt: skip
     return Finding(
         "One falls off a cliff, one slides",
         f"{median['number']:.0f} against {median['letter']:.0f}",
-        "tokens until accuracy drops below 90%, for models that follow positions and for models that follow contents. "
-        "Both lengths can be predicted, roughly.",
+        "tokens until accuracy drops below 90%, for models of the number task and of the letter task. Both lengths can "
+        "be predicted, roughly.",
         "chapters/10-length-generalization.md#figure-accuracy-by-length",
         lines,
-        "Accuracy by length of input: the task that asks where falls early and far, the one that asks what later.",
+        "Accuracy by length of input: the number task falls early and far, the letter task later.",
     )
 
 
@@ -212,7 +213,7 @@ LEGEND = {"orient": "top", "padding": 0, "offset": 8, "symbolSize": 60, "labelFo
 
 
 def task_color(names: list[str]) -> alt.Color:
-    """Return the colours of a task that asks where and one that asks what."""
+    """Return the colours of a task that asks for a position and one that asks for a content."""
     return alt.Color("task:N", title=None).scale(domain=names, range=list(ASKS.values())).legend(**LEGEND)
 
 

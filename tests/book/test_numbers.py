@@ -19,7 +19,7 @@ from tests.scripts import load_script
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "# Chapter {0}\n\n(here-{0})=\n## A section\n\n$$ x = {0} $$ (eq-{0})\n\nSee {{eq}}`eq-{0}`.\n"
 FIGURES = """
-Compare {numref}`figure-rising` with {ref}`figure-rising`.
+Compare {numref}`figure-rising` with {ref}`figure-rising`, and {numref}`table-small-numbers`.
 
 ```{code-cell} ipython3
 import pandas as pd
@@ -29,6 +29,12 @@ enable()
 data = pd.DataFrame({"x": [1.5, 2], "name": ["a, b", None]})
 chart = alt.Chart(data).mark_line().encode(x="x:Q", y="x:Q")
 chart.properties(title="It <rises>", description="A line that rises from left to right, drawn for a test of captions.")
+```
+
+(table-small-numbers)=
+
+```{code-cell} ipython3
+data
 ```
 
 (figure-rising)=
@@ -112,6 +118,13 @@ def test_figures_have_numbers_that_text_refers_to_and_the_live_chart_keeps_its_w
         live = page.locator("figure.possym-chart [role=graphics-document]").all()
         assert [chart.get_attribute("aria-label") for chart in live] == stills and len(stills) == 2
         assert v.findings() == []
+
+
+def test_tables_have_numbers_that_text_refers_to(built):
+    text = (built / "13-profiling-real-models.html").read_text(encoding="utf-8")
+    table = re.search(r'id="table-small-numbers">.*?<caption>(.*?)</caption>', text, re.DOTALL)[1]
+    assert re.sub("<[^>]+>", "", table) == "Table 13.1 Small numbers" and text.count("<caption>") == 1
+    assert re.search(r'href="#table-small-numbers"><span class="std std-numref">Table 13.1</span>', text)
 
 
 def test_numbers_of_a_figure_lie_beside_its_picture(built):
