@@ -3,7 +3,7 @@
 * colour roles, each one colour through the whole book: ``POSITIONAL`` blue, ``SYMBOLIC`` vermillion, ``NEUTRAL`` grey
   (neither kind, before, a bound), ``INK`` (the text's own: the paper's values, medians, what a menu picks out),
   ``ASKS`` green (the number task, or what asks where) and pink (the letter task, or what asks what),
-  ``KNOWN_HEADS`` sky (a previous-token head) and amber (an induction head), ``LAYERS`` (depth);
+  ``KNOWN_HEADS`` sky (a previous-token head) and bronze (an induction head), ``LAYERS`` (depth);
 * ``CATEGORIES``: those hues and yellow, in order, for what has no role;
 * shares are in per cent, titles state the finding, one slider of length or of training drives a whole figure;
 * ``enable()``: theme and renderer on, tables typeset and never cut, called once at the top of a chapter;

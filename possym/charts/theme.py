@@ -1,6 +1,7 @@
 """The look of the book's charts: colours, Altair theme, marks that several charts share.
 
-Hues are Okabe and Ito's; the pairs that meet most often differ in lightness too, and so in print without colour.
+Hues are after Okabe and Ito's, darkened to a contrast of 3:1 on light and dark pages, yellow apart; the pairs that meet
+most often differ in lightness too, and so in print without colour.
 Text, axes and rules are drawn in ``currentColor`` (``INK``): a chart takes the colour of the text around it, so
 light and dark pages show the same drawing and nothing is drawn again when the mode changes.
 """
@@ -14,7 +15,7 @@ SYMBOLIC = "#E06608"
 NEUTRAL = "#7f7f7f"
 INK = "currentColor"
 LAYERS = alt.SchemeParams("viridis", extent=[0.25, 1])  # without its darkest, which a dark page swallows
-CATEGORIES = ("#007A58", "#CC79A7", "#E69F00", "#56B4E9", NEUTRAL, "#F0E442")
+CATEGORIES = ("#007A58", "#CC79A7", "#B08046", "#4596E8", NEUTRAL, "#F0E442")
 KINDS = {"positional": POSITIONAL, "symbolic": SYMBOLIC, "neither": NEUTRAL}
 ASKS = {"where": CATEGORIES[0], "what": CATEGORIES[1]}
 KNOWN_HEADS = {"previous-token": CATEGORIES[3], "induction": CATEGORIES[2], "other": NEUTRAL}

@@ -5,7 +5,7 @@ Tables are those of `possym.experiments.one_hop.protocol`.
 
 import pandas as pd
 
-from possym.charts import ASKS, CATEGORIES, INK, NEUTRAL, alt, click_menu
+from possym.charts import ASKS, CATEGORIES, INK, NEUTRAL, alt, click_menu, paper_and_here
 from possym.experiments.one_hop.protocol import GUESSING, HABITS, reach
 from possym.profiling.charts import number
 
@@ -78,6 +78,48 @@ def accuracy_by_length(table: pd.DataFrame) -> alt.HConcatChart:
             ),
             description=f"Line charts of accuracy by length. Accuracy below one half: {words}.",
         )
+    )
+
+
+def table_3_and_here(paper: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
+    """Draw the paper's Table 3 and the accuracy of models asked here side by side, coloured by the kind of prompt.
+
+    Args:
+        paper, here: model, kind, length, mean, sd (over runs).
+    """
+    names = dict(zip(PANELS, ("number prompts", "letter prompts"), strict=True))
+    color = alt.Color("asks:N", title=None).scale(domain=list(names.values()), range=list(KIND_COLORS.values()))
+
+    def panel(table: pd.DataFrame) -> alt.Chart:
+        data = table[["model", "kind", "length", "mean", "sd"]].assign(asks=table["kind"].map(names))
+        return (
+            alt.Chart(data)
+            .mark_line(point=alt.OverlayMarkDef(size=40))
+            .encode(
+                x=length_axis(paper["length"]),
+                y=alt.Y("mean:Q", title="Accuracy").scale(domain=[0, 1]).axis(format=".0%"),
+                color=color,
+                detail="model:N",
+                tooltip=["model:N", "asks:N", "length:Q", number("mean"), number("sd")],
+            )
+            .properties(width=260, height=260)
+        )
+
+    means = {
+        f"{whose}, {kind}": table.loc[table["kind"] == kind, "mean"].mean()
+        for whose, table in (("paper", paper), ("here", here))
+        for kind in PANELS
+    }
+    lost = reach(paper).pivot(index="model", columns="kind", values="lost")
+    sooner = (lost["number"].fillna(10**9) < lost["letter"].fillna(10**9)).sum()
+    return paper_and_here(panel(paper), panel(here), "Table 3").properties(
+        title=alt.Title(
+            f"In the paper, numbers fall below one half before letters do in {sooner} of {len(lost)} models",
+            subtitle=f"A line is a model and a kind of prompt. Here: {', '.join(dict.fromkeys(here['model']))}",
+        ),
+        description="Two panels of accuracy by length, the paper's models and ours. Mean accuracy: "
+        + "; ".join(f"{name} {mean:.0%}" for name, mean in means.items())
+        + ".",
     )
 
 

@@ -39,6 +39,22 @@ def test_accuracy_has_a_point_for_every_cell_of_every_model(rows):
     assert {(model == "made-up", opacity) for model, opacity in marked} == {(True, "1"), (False, "0.12")}
 
 
+def test_the_paper_and_this_book_stand_side_by_side(rows):
+    paper = onehop.table3()
+    mine = onehop.accuracy(rows).assign(model="made-up")
+    drawn = draw(charts.table_3_and_here(paper, mine))
+    points = [
+        (mark["model"], mark["asks"], round(float(mark["Accuracy"].rstrip("%")))) for mark in marks(drawn, "point")
+    ]
+    table = pd.concat([paper, mine])
+    assert sorted(points) == sorted(
+        (row.model, f"{row.kind} prompts", round(100 * row.mean)) for row in table.itertuples()
+    )
+    assert {"The paper, Table 3", "Here"} <= set(texts(drawn))
+    title = charts.table_3_and_here(paper, mine).title.text
+    assert title == "In the paper, numbers fall below one half before letters do in 3 of 3 models"
+
+
 def test_habits_add_up(rows):
     table = onehop.habits(rows)
     bars = marks(draw(charts.habits(table)), "bar")
