@@ -11,6 +11,7 @@ cell and shows its output, and the exit status is 1.
 
 import argparse
 import ast
+import importlib.util
 import os
 import sys
 import time
@@ -26,8 +27,10 @@ import yaml
 from papermill.exceptions import PapermillExecutionError
 
 from possym.errors import ConfigError
-from possym.results.files import scratch
 
+# Not as possym.results.files: its package imports torch and pandas, two seconds that every page would wait for.
+FILES = importlib.util.spec_from_file_location("files", Path(__file__).parents[1] / "possym/results/files.py")
+FILES.loader.exec_module(files := importlib.util.module_from_spec(FILES))
 STANDARD = {"device": "'auto'", "seed": "0"}  # as every chapter's own cell of parameters has them
 
 
@@ -37,7 +40,7 @@ def execute(chapter: Path, notebook: Path, standard: dict[str, Any], more: dict[
     A page without a cell of parameters, such as the landing page, is run without the ``standard`` ones too.
     """
     notebook.parent.mkdir(parents=True, exist_ok=True)
-    with scratch(notebook.parent) as folder:
+    with files.scratch(notebook.parent) as folder:
         source, executed = folder / "source.ipynb", folder / "executed.ipynb"
         jupytext.write(jupytext.read(chapter), source)
         known = parameter_names(source)
