@@ -132,8 +132,11 @@ def compare(old: Path, new: Path, *, names: tuple[str, str] | None = None) -> Co
     Raises:
         ResultsError: a folder that is not there, or holds no results.
 
+    >>> import shutil, tempfile
     >>> from possym.results import results_root
-    >>> compare(results_root(), results_root()).claims["change"].unique().tolist()
+    >>> with tempfile.TemporaryDirectory() as one:
+    ...     _ = shutil.copytree(results_root() / "theory", Path(one, "theory"))
+    ...     compare(one, one).claims["change"].unique().tolist()
     ['same']
     """
     folders = folder_named(old, "old"), folder_named(new, "new")

@@ -2,6 +2,8 @@
 
 import importlib
 from collections.abc import Mapping
+from functools import cache, lru_cache
+from pathlib import Path
 
 from possym.charts.typography import typeset
 from possym.errors import InputError, ResultsError, require_type
@@ -40,12 +42,37 @@ CLAIMS: tuple[Claim, ...] = (
 )
 
 
-def measure(claim: Claim, known: dict[str, Study]) -> Measurement:
-    """Return a claim's measurement, typeset; a study that is not in ``known`` is loaded into it."""
-    if claim.study not in known and claim.study is not None:
-        known[claim.study] = stored(claim.study)
-    found = claim.measure() if claim.study is None else claim.measure(known[claim.study])
+def measure(claim: Claim, known: Mapping[str, Study]) -> Measurement:
+    """Return a claim's measurement, typeset, on the study that is ``known``, else on the stored one.
+
+    What is measured on a stored study is kept in this process until one of the study's files changes.
+    """
+    if claim.study in known:
+        return worded(claim.measure(known[claim.study]))
+    return measured_as_stored(claim, () if claim.study is None else files_of(claim.study))
+
+
+@cache
+def measured_as_stored(claim: Claim, files: tuple) -> Measurement:
+    """Return the measurement of a claim on its stored study, whose files are these, or on the spot."""
+    return worded(claim.measure() if claim.study is None else claim.measure(loaded(claim.study, files)))
+
+
+@lru_cache(maxsize=1)  # the claims of a study follow each other
+def loaded(name: str, files: tuple) -> Study:
+    """Return the stored study, whose files are these."""
+    return stored(name)
+
+
+def worded(found: Measurement) -> Measurement:
+    """Return a measurement whose words are typeset."""
     return found._replace(measured=typeset(found.measured), interval=typeset(found.interval))
+
+
+def files_of(name: str) -> tuple[tuple[Path, int, int], ...]:
+    """Return the files of the paper preset of a study, with their sizes and when they were written."""
+    found = ((path, path.stat()) for path in sorted(folder_of(name).glob("*")))
+    return tuple((path, state.st_size, state.st_mtime_ns) for path, state in found)
 
 
 def whole(known: Mapping[str, Study]) -> list[Claim]:
@@ -59,8 +86,13 @@ def whole(known: Mapping[str, Study]) -> list[Claim]:
 
 def is_stored(name: str) -> bool:
     """Return whether the paper preset of a study is stored."""
+    return (folder_of(name) / "manifest.json").exists()
+
+
+def folder_of(name: str) -> Path:
+    """Return the folder of the paper preset of a study."""
     experiment = importlib.import_module(f"possym.experiments.{name}")
-    return (result_folder(experiment.NAME, experiment.Config.preset_named("paper")) / "manifest.json").exists()
+    return result_folder(experiment.NAME, experiment.Config.preset_named("paper"))
 
 
 def claims_of(chapter: str | None) -> list[Claim]:

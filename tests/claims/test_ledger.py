@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -253,6 +254,16 @@ def test_missing_results_say_what_to_run(tmp_path, monkeypatch):
         match="stored result of learning_dynamics: .* run python -m possym.experiments learning_dynamics on",
     ):
         claims.ledger(CHAPTER)
+
+
+def test_a_stored_file_that_changes_is_noticed_after_its_study_was_measured(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "results/theory", tmp_path / "theory")
+    monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path))
+    assert len(claims.ledger("02-exclusion-principle"))
+    (table, *_) = (tmp_path / "theory/paper").glob("*.parquet")
+    table.write_bytes(table.read_bytes() + b"x")
+    with pytest.raises(ResultsError, match=f"{table.name} does not match the hash"):
+        claims.ledger("02-exclusion-principle")
 
 
 @pytest.mark.parametrize("call", [claims.ledger, claims.what_holds])
