@@ -310,7 +310,9 @@ def forecast_length(study: Study) -> Measurement:
     against = [summaries.over_seeds(means["forecast"] - means[name]) for name in ("at once", "others")]
     better, worse = [found.high < 0 for found in against], any(found.low > 0 for found in against)
     medians = lengths.groupby("encoding", sort=False)[["relocated", summaries.TOLD]].median()
-    words = ", ".join(f"{row.relocated:.0f} and {row.measured:.0f} ({name})" for name, row in medians.iterrows())
+    words = ", ".join(
+        f"{row.relocated:.0f} and {row.measured:.0f} ({name.replace('_', ' ')})" for name, row in medians.iterrows()
+    )
     return Measurement(
         f"mean error {means['forecast'].mean():.2f} powers of 2; less that of failing at once {against[0].value:+.2f}, "
         f"of the other encodings' mean {against[1].value:+.2f}; median forecast and measured length: {words}",
@@ -326,7 +328,8 @@ def angles_or_number(study: Study) -> Measurement:
     if missing := too_few(reach):
         return missing
     rows = summaries.rises(reach)
-    words = ", ".join(f"{name} {rows[name].mean():+.2f}" for name in ("gap", "more keys", "relocated", summaries.TOLD))
+    ways = {"gap": "gap", "more keys": "more keys", "forecast": "relocated", "measured": summaries.TOLD}
+    words = ", ".join(f"{name} {rows[way].mean():+.2f}" for name, way in ways.items())
     found = difference("nats per token, gap less more keys:", summaries.over_seeds(rows["gap"] - rows["more keys"]))
     return found._replace(measured=f"{found.measured}; rises: {words}")
 
