@@ -1,8 +1,8 @@
-"""What a study costs in operations, bytes and hours: arithmetic on sizes, and rates that were measured.
+"""The cost of a study in operations, bytes and hours, from sizes and measured rates.
 
-- `forward_operations`, `relocated_operations`, `swaps` count what `possym.profile` does on one prompt;
-- `profile_bytes`, `peak_bytes` and `longest` say what must lie in a card's memory, and how many tokens that allows;
-- `rates` turns measured times into seconds an operation, `profile_seconds` turns them into the time of a larger prompt;
+- `forward_operations`, `relocated_operations`, `swaps` count the work of `possym.profile` on one prompt;
+- `profile_bytes`, `peak_bytes` and `longest` give the memory that a card needs, and the most tokens that fit;
+- `rates` turns measured times into seconds per operation, `profile_seconds` these into the time of a larger prompt;
 - `training_operations` counts one update of one member of a `possym.ensembles.gptj.GPTJEnsemble`.
 
 Sizes: L layers, C width, M inner width of the MLP, H heads, G heads of keys and values, D head width, V vocabulary,
@@ -119,7 +119,7 @@ def made(N: int) -> int:
 
 
 def logits(shape: Shape, tokens: int) -> int:
-    """Return how many relocated logits there are, L·H·N².
+    """Return the number of relocated logits, L·H·N².
 
     >>> logits(Shape(1, 8, 8, 2, 2, 4, 10), 4)
     18
@@ -128,7 +128,7 @@ def logits(shape: Shape, tokens: int) -> int:
 
 
 def swaps(shape: Shape, tokens: int) -> int:
-    """Return over how many swaps the planes are summed, L·H·F·N(N − 1)/2.
+    """Return the number of swaps that the planes are summed over, L·H·F·N(N − 1)/2.
 
     >>> swaps(Shape(1, 8, 8, 2, 2, 4, 10), 4)
     12
@@ -138,7 +138,7 @@ def swaps(shape: Shape, tokens: int) -> int:
 
 
 def profile_bytes(shape: Shape, tokens: int) -> dict[str, int]:
-    """Return what a profile keeps in memory, in bytes, by part; of attention and MLP one at a time.
+    """Return the bytes of memory that a profile needs, by part; attention and MLP are never there at once.
 
     Weights and activations are bfloat16: the residual stream and its norm, with queries, keys and values while a layer
     attends, with three inner vectors in its MLP. Keys wait in bfloat16 until as many layers as are taken together have
@@ -168,7 +168,7 @@ def profile_bytes(shape: Shape, tokens: int) -> dict[str, int]:
 
 
 def peak_bytes(shape: Shape, tokens: int, cards: int = 1) -> float:
-    """Return the most that one of several cards holds at once: its share of the weights, and a layer at work.
+    """Return the peak memory of one of several cards: its share of the weights, and the layer at work.
 
     >>> f"{peak_bytes(shapes()['Llama-3-70B'], 2**17, 8):.2e}"
     '4.48e+10'
@@ -179,9 +179,9 @@ def peak_bytes(shape: Shape, tokens: int, cards: int = 1) -> float:
 
 
 def longest(shape: Shape, memory: float, cards: int = 1) -> int:
-    """Return the most tokens whose profile fits into cards of ``memory`` bytes that share the weights; 0 for none.
+    """Return the largest number of tokens whose profile fits into cards of ``memory`` bytes each, 0 if none fits.
 
-    Nothing is set aside for the system, so this is an upper limit.
+    The cards share the weights. No memory is set aside for the system, so this is an upper limit.
 
     >>> longest(shapes()["Llama-3-70B"], 80e9), longest(shapes()["Llama-3-70B"], 80e9, 8) > 30_000
     (0, True)
@@ -196,7 +196,7 @@ def longest(shape: Shape, memory: float, cards: int = 1) -> int:
 
 
 def rates(name: str = "Llama-3-8B") -> dict[str, float]:
-    """Return the measured seconds of each part of a profile for one of what it does.
+    """Return the measured seconds per unit of work, for each part of a profile.
 
     In turn: an operation of the forward pass, a number captured (a query's or key's, a layer and token), a relocated
     logit, a swap of a plane. Each is the whole time by which a profile with that part took longer than one without,
@@ -218,7 +218,7 @@ def rates(name: str = "Llama-3-8B") -> dict[str, float]:
 
 
 def amounts(shape: Shape, tokens: int) -> dict[str, int]:
-    """Return how much of what `rates` counts one profile does, by part."""
+    """Return the amount of work in one profile, by part, in the units of `rates`."""
     T = checked(shape, tokens)
     return {
         "forward": sum(forward_operations(shape, T).values()),

@@ -1,4 +1,4 @@
-"""Charts of what larger studies cost, from `possym.costs`."""
+"""Charts of the cost of larger studies, from `possym.costs`."""
 
 import pandas as pd
 

@@ -1,7 +1,7 @@
-"""Attention of every member at once: RoPE from angles in float64, causal softmax, dropout, mixing.
+"""Attention of all members at once: RoPE from angles in float64, causal softmax, dropout, mixing.
 
-`causal_attention` says what is computed; `attention_of_block` takes a kernel for it where one runs
-(`possym.ensembles.fused`), or a function that stands in its place, such as `Watch`.
+`causal_attention` defines the computation; `attention_of_block` uses a kernel for it where one runs
+(`possym.ensembles.fused`), or a function in its place, such as `Watch`.
 
 Sizes: E members, B sequences, T positions, Q of them ask, C width, H heads, D = C/H head width.
 """
@@ -99,7 +99,7 @@ def causal_attention(
     layout: str = "interleaved",
     kept: Tensor | None = None,
 ) -> Tensor:
-    """Return what each position that asks mixes out of the values up to its own position, (E, B, Q, H, D).
+    """Return the mixture of values that each asking position attends to, (E, B, Q, H, D).
 
     Past `EXPLICIT` positions the weights are never held as a whole (torch's scaled_dot_product_attention).
 

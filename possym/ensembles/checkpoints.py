@@ -1,4 +1,4 @@
-"""Checkpoints of trainings: reading one, and the members of several side by side.
+"""Checkpoints of training runs: reading one, and merging the members of several.
 
 A checkpoint is a safetensors file with tensors named kind.name: parameter and best (weights at the end and at the best
 validation), optimizer, evaluation; losses, accuracies, validations and best_steps. Its metadata say which run it is of
@@ -22,7 +22,7 @@ RESTART = "delete it to start from the beginning"
 
 @dataclass(frozen=True)
 class Training:
-    """What a run leaves.
+    """The results of one training run.
 
     ``losses`` and ``accuracies`` (steps, E) of every update; ``evaluations`` by name (points, …); ``validations``
     (points, E), and ``best_steps`` (E,) of each member's first highest one, −1 where nothing was validated; seconds.
@@ -53,7 +53,7 @@ def of_kind(kind: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def is_finished(checkpoint: Path) -> bool:
-    """Return whether a checkpoint is there and its training has come to the end.
+    """Return whether a checkpoint exists and its training has finished.
 
     Raises:
         ResultsError: the checkpoint is damaged.

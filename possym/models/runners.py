@@ -10,7 +10,7 @@ from possym.tasks.batch import check_count
 
 
 class Reply(NamedTuple):
-    """What a model answered: ``text``, and whether the model itself ``ended`` the answer.
+    """A model's answer: its ``text``, and whether the model itself ``ended`` it.
 
     ``tokens`` counts what the model made, −1 where an endpoint does not say; ``first`` is the best of the offered
     beginnings, where a runner was given any (see `LocalRunner.answer`).
@@ -23,7 +23,7 @@ class Reply(NamedTuple):
 
 
 class LocalRunner:
-    """Asks a local Hugging Face model, many prompts at a time, always taking the likeliest token.
+    """Greedy answers of a local Hugging Face model, many prompts at a time.
 
     Args:
         model: a causal language model of transformers.

@@ -1,4 +1,4 @@
-"""Sweeps: one chapter over a grid of its parameters, written down in a small YAML file.
+"""Sweeps: one chapter over a grid of its parameters, described by a small YAML file.
 
 A sweep's file names the ``chapter`` and, under ``parameters``, a list of values for each parameter that is to differ
 from the chapter's own; every combination is a *point*, one executed notebook::

@@ -1,9 +1,9 @@
-"""What a sweep gives: one table that joins its points' results, and how the book shows it.
+"""The results of a sweep: one table that joins all points, and the page that shows it.
 
-What an executed notebook hands over is the table **What holds** at its chapter's end, which it keeps as data
+Each executed notebook contributes the table **What holds** at its chapter's end, which it keeps as data
 (`possym.claims.what_holds`), and its first chart. `store` joins the tables and keeps them with pictures, notebooks and
-a manifest in ``sweeps/<name>/`` of the book's folder; a `Gallery` shows that. The other tables of the points' studies
-stay where studies are stored, and `join` puts one of them together.
+a manifest in ``sweeps/<name>/`` of the book's folder; a `Gallery` shows them. The other tables of the points' studies
+stay where studies are stored, and `join` joins one of them over all points.
 
 The joined table has one row per point and claim: ``point``, the parameters, ``seconds`` and ``megabytes`` (of the whole
 notebook), the columns of `possym.claims.ledger` with the claim's ``id``, and what made the study behind it:
@@ -37,7 +37,7 @@ SIDE_BY_SIDE = 6  # points that fit as columns of a page
 
 
 def store(sweep: Sweep, folder: Path, failed: dict[str, str] | None = None) -> Study:
-    """Join what the executed notebooks in ``folder`` hand over, and store it with them as the sweep's gallery.
+    """Join the tables of the executed notebooks in ``folder``, and store them together as the sweep's gallery.
 
     Args:
         sweep: of `possym.sweeps.read`.
@@ -153,7 +153,7 @@ def measured(benchmark: Path) -> dict[str, float]:
 
 
 def stored() -> list[str]:
-    """Return the names of the sweeps that the working folder has a gallery of."""
+    """Return the names of the sweeps whose galleries are in the working folder."""
     return sorted(path.parent.name for path in FOLDER.glob("*/manifest.json"))
 
 
@@ -197,7 +197,7 @@ def folder_of(experiment: str, digest: str) -> Path:
 
 
 class Gallery:
-    """A stored sweep as a page shows it: a picture and a link for each point, and what holds at which."""
+    """A stored sweep as a page shows it: a picture and a link for each point, and the verdicts at each."""
 
     def __init__(self, name: str) -> None:
         """Load a sweep's table and manifest, its files checked against their hashes."""

@@ -1,4 +1,4 @@
-"""What every task shares: the batch it draws, checks of arguments and tokens, balanced labels, names.
+"""The parts that all tasks share: batches, checks of arguments and tokens, balanced labels, names.
 
 A task has a ``vocabulary`` (a token's id is its index in it), draws with ``sample``, finds answers from the
 tokens alone with ``solve`` and turns ids into strings with ``decode``. The query is the last token.
@@ -26,9 +26,9 @@ class Batch(NamedTuple):
 
 
 class Task:
-    """What every task does alike: checking what is asked for, and turning ids into strings.
+    """The base class of all tasks: it checks arguments and turns ids into strings.
 
-    A task says what it draws in ``draw``, up to how many hops there are, and how long a sequence may be.
+    A task defines ``draw``, its largest number of hops and its longest sequence.
     """
 
     vocabulary: list[str]
@@ -42,11 +42,11 @@ class Task:
     ) -> Batch:
         """Draw ``n`` sequences on the generator's device.
 
-        The answers' positions and values are balanced as the task says.
+        The answers' positions and values are balanced as the task's own text states.
 
         Args:
             n: number of sequences.
-            hops: number of hops, or None for all that the task has in equal share (counts differ by at most one).
+            hops: number of hops; None draws all hop counts of the task in equal shares (counts differ by at most one).
             length: number of tokens, the query included.
             generator: source of randomness; None is a fresh CPU generator seeded 0.
 
@@ -133,7 +133,7 @@ def refuse_rows(faults: dict[str, Tensor]) -> None:
 
 
 def balanced(groups: Tensor, group_count: int, labels: int, generator: torch.Generator) -> Tensor:
-    """Give each row a label from 0 to ``labels`` − 1, in random order and as equally often as can be.
+    """Give each row a label from 0 to ``labels`` − 1, in random order and as evenly as possible.
 
     Within a group no two labels' counts differ by more than one; which labels get the extra row is random,
     and so is which row gets which label.

@@ -1,7 +1,7 @@
-"""The canonical tasks: Index, Retrieval and Partial induction, each solved by one head looking from the last token.
+"""The canonical tasks: Index, Retrieval and Partial induction, each solvable by one head at the last token.
 
-All have one hop. The positions of the answers are balanced over all positions before the query, and so are the
-answers' values: counts differ by at most one.
+All have one hop. The answers' positions are balanced over all positions before the query, and so are their values:
+counts differ by at most one.
 """
 
 import torch
@@ -32,7 +32,7 @@ def _draw_answers(
 
 
 class IndexTask(Task):
-    """Output the symbol that stands as many positions before the last token as the last token says.
+    """Output the symbol that stands σ positions before the last token, where σ is the last token's number.
 
     With n = length − 1 symbols x_1 … x_n and last token σ the answer is x_j, j = length − σ. A RoPE head sees a
     key's position only as its distance from the query, so a head that solves Index by itself (Theorem 3; T_Index
@@ -45,7 +45,7 @@ class IndexTask(Task):
 
     Args:
         symbols: number of symbols, at least 2.
-        max_length: the longest input there are index tokens for, at least 2.
+        max_length: the longest input that has index tokens, at least 2.
 
     Raises:
         InputError: not such whole numbers.
@@ -188,7 +188,7 @@ class RetrievalTask(_PairTask):
 
 
 class PartialInductionTask(_PairTask):
-    """Given symbol–attribute pairs, in which symbols repeat, and a symbol, output its last attribute.
+    """Given symbol–attribute pairs with repeated symbols, and a symbol, output the symbol's last attribute.
 
     Symbols are uniform, given where the symbol asked for occurs last; attributes are uniform and independent,
     so that earlier occurrences say nothing about the answer. With 8 symbols and length 32 the symbol occurs

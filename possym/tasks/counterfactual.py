@@ -1,20 +1,20 @@
-"""Letter sequences in which a shortcut and the path say different things, to tell which of them a model follows.
+"""Letter sequences in which a shortcut and the path give different answers, to test which one a model follows.
 
-A letter on a path begins one token only (2605.31558, appendix B.2). So a guesser that follows no path may name a target
-whose first letter begins no other token, `marked_targets`, and is often right (`possym.tasks.shortcuts`). Here the
-marks are moved, the path stays:
+A letter on a path begins one token only (2605.31558, appendix B.2). So a guesser that follows no path can name a target
+whose first letter begins no other token (`marked_targets`), and is often right (`possym.tasks.shortcuts`). These
+sequences move the marks and keep the path:
 
 - ``drawn``: sequences as the task draws them;
 - ``decoys``: two more targets are marked, so that the rule is left with three to choose from;
-- ``disagree``: the answer's token stands twice, so that its letter marks it no longer, and one other target, the decoy,
-  is the only marked one. The path still leads to the answer's token, wherever it is read;
-- ``copied``: the answer's token stands twice and nothing at all is marked: what ``disagree`` costs without a decoy;
-- ``cut``: as ``drawn``, but the query's second letter begins no token: no path starts, and the rule still knows the
-  answer, to which the rest of the path still leads;
+- ``disagree``: the answer's token stands twice, so it is no longer marked, and exactly one other target is, the decoy.
+  The path still leads to the answer's token, at either place;
+- ``copied``: the answer's token stands twice and nothing is marked: the cost of ``disagree`` without a decoy;
+- ``cut``: as ``drawn``, but the query's second letter begins no token, so the path cannot start. The rule still names
+  the answer, and the rest of the path still leads to it;
 - ``cut-disagree``: ``disagree`` with the query cut in the same way: the rest of the path leads to one target, the rule
   to another.
 
-Sequences of the last four lie off the training distribution: no drawn answer stands twice, and no path breaks off.
+Sequences of the last four kinds do not occur in training, where no answer stands twice and no path breaks off.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""The mixed task: one path whose hops are by number and by letter in turn, so that one model needs both kinds.
+"""The mixed task: one path whose hops alternate between number and letter, so that a model needs both kinds of head.
 
 The window is that of `possym.tasks.multihop`: 8 target tokens, 8 pre-target tokens, the query. Every token
 begins with a letter, its name; what follows says what it does.
@@ -14,7 +14,7 @@ from possym.tasks.multihop import MAX_HOPS, PRE_TARGETS, TARGETS, WINDOW, MultiH
 
 
 class MixedTask(MultiHopTask):
-    """Follow integers back and letters to the token of that name, in turn, until a capital: the answer.
+    """Alternately jump back by an integer and go to the token that a letter names, until a capital: the answer.
 
     Three kinds of token, each a name a–h and what it does: "cD" is a target (8 capitals A–H; ids 0–63), "ch" leads
     to the one token named h (ids 64–127), "c12" leads 12 positions back (1–16; ids 128–255). Targets stand in the

@@ -99,7 +99,7 @@ class MultiHopTask(Task):
 
 
 class NumberTask(MultiHopTask):
-    """From the last token, jump back by the integer found, until a letter: the answer.
+    """Starting at the last token, jump back by the integer found until a letter is reached: the answer.
 
     120 letters (a…z, aa…dp; ids 0–119) and the integers 1–16 (ids 120–135). Target tokens are letters,
     pre-target tokens and the query integers. Integers off the path are uniform over those that point inside

@@ -1,4 +1,4 @@
-"""A needle in a haystack: one statement among others in natural text, a question about it, and its words told again.
+"""A needle in a haystack: one statement among others in natural text, a question about it, and its words repeated.
 
 "… The secret of Alice is tea gold music. … Question: What is the secret of Alice? Answer: The secret of Alice is"
 is answered by " tea gold music". The other statements name other secrets, so that the right one has to be found.

@@ -41,7 +41,7 @@ class OneHop(NamedTuple):
 
 
 class OneHopTask:
-    """Draws one-hop prompts of one kind and solves them.
+    """One-hop prompts of one kind, drawn and solved.
 
     Items of the number variant are the letters a–z, drawn alike and independently. Those of the letter variant are a
     letter and a digit; the letter asked for begins one item alone.

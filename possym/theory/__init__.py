@@ -6,7 +6,7 @@
 - `discrepancy`: exact discrepancy and margins over all inputs, softmax temperatures, floating point.
 - `answer_weight`: the answer's weight by its position.
 - `exclusion`: the exclusion principle enumerated, its tightness, scores against definition.
-- `check`: what a check of a statement is, and the registry of all.
+- `check`: the class of a check, and the registry of all checks.
 - `statements_p1`, `statements_p2`: the checks, each named after its statement.
 - `audit`: every theorem, lemma and remark, each with a verdict that is computed.
 """

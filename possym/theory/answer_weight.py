@@ -1,4 +1,4 @@
-"""Theorem 7 of 2511.11579: how the answer's weight depends on the position of the answer."""
+"""Theorem 7 of 2511.11579: the answer's weight as a function of its position."""
 
 import math
 

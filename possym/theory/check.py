@@ -1,8 +1,8 @@
-"""What a check of a statement is, and the registry of all checks.
+"""The class of a check of one statement, and the registry of all checks.
 
 A check is a function named after its statement; `statements_p1` and `statements_p2` hold them, `audit` runs them. It
 looks for counterexamples to the statement as printed and, where it finds one, to the statement with a repaired
-condition. What it says of them is what it found: no verdict and no counterexample is written down beforehand.
+condition. Verdicts and counterexamples are always computed, never written down beforehand.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Verdict:
 
 
 class Found(NamedTuple):
-    """What a check found.
+    """The findings of one check.
 
     Attributes:
         printed: no counterexample to the statement as printed was found.

@@ -1,4 +1,4 @@
-"""How far the right key stands out: exact discrepancy and margin over all inputs, and the β a softmax needs.
+"""Exact discrepancy and margin of the constructed heads over all inputs, and the β that a softmax needs.
 
 A logit of T_Index or T_Retrieval depends on the input through few numbers, so all inputs of a length are
 covered without drawing any: T_Index has one row of logits for each query value, and each key of T_Retrieval
@@ -174,11 +174,11 @@ def retrieval_margin(length: int, theta: float, alphabet: int, integer_query: bo
 
 
 def retrieval_error_rate(length: int, theta: float, alphabet: int) -> float:
-    """Return how often T_Retrieval with hard attention is wrong on random inputs with one matching key.
+    """Return the error rate of T_Retrieval with hard attention on random inputs with one matching key.
 
-    The match stands at each of the n positions alike, every other key's left letter is one of the |ALPH| − 1 wrong
-    ones, drawn alike and independently. So the share has a closed form: a key is no rival with the share of wrong
-    letters whose logit stays below the match's, and the answer is right where no key is one.
+    The match is equally likely at each of the n positions; every other key's left letter is drawn uniformly and
+    independently from the |ALPH| − 1 wrong ones. So the rate has a closed form: a key is no rival if its wrong letter
+    has a logit below the match's, and the answer is right if no key is a rival.
 
     Args:
         length, theta, alphabet: see `retrieval_gaps`.
@@ -316,7 +316,7 @@ def measured_beta(head: ConstructedHead, tokens: Tensor, answer: Tensor, high: f
 
 
 def first_error(theta: float, dtype: torch.dtype, longest: int) -> int | None:
-    """Return the shortest length where T_Index, run in a floating-point type, no longer finds its key alone.
+    """Return the shortest length at which T_Index, run in a floating-point type, confuses its key with another.
 
     Queries, keys and rotated vectors are rounded to ``dtype`` and their products summed in it; the angles are
     exact to float64. An error is any query value for which another key's logit reaches the right key's.
@@ -355,7 +355,7 @@ def rounded_rivals(theta: float, dtype: torch.dtype, length: int) -> Tensor:
 
 
 def index_error_rate(theta: float, dtype: torch.dtype, length: int) -> float:
-    """Return the share of query values for which T_Index, run in a floating-point type, no longer finds its key alone.
+    """Return the share of query values for which T_Index, run in a floating-point type, confuses its key with another.
 
     Args:
         theta, dtype: see `first_error`.

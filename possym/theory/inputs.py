@@ -1,4 +1,4 @@
-"""Inputs on which heads are tried: all of a length, pairs that differ in order alone, the worst for a softmax.
+"""Inputs that test heads: all of one length, pairs that differ only in order, the worst ones for a softmax.
 
 Tokens are ids: those of `possym.theory.heads.h_pos` and `h_sym` for the tasks of 2511.11579, and of the vocabularies
 here for those of 2605.31558.
@@ -93,7 +93,7 @@ def letter_vocabulary(alphabet: int, integers: int) -> tuple[Tensor, Tensor]:
 
 
 def worst_index_inputs(length: int, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return inputs where the asked position holds letter 0 and all others letter 1, one for each query value ≥ 1.
+    """Return one input per query value ≥ 1, with letter 0 at the position asked for and letter 1 at all others.
 
     The vocabulary starts with two letters; the answers are all 0.
     """

@@ -17,7 +17,7 @@ PAIRS = ["a1", "a2", "b1", "b2", "a?", "b?"]  # tokens of two symbols and two at
 
 
 def pair_margins(seed: int = 0) -> list[dict[str, str | float]]:
-    """Return by how much each head's right answer leads on the two inputs that no head of the wrong kind tells apart.
+    """Return the lead of each head's right answer on the two inputs that no head of the wrong kind tells apart.
 
     For Index, Retrieval and Partial induction, two keys each: a random head of the wrong kind, whose two margins add
     up to at most 0, and the head built for the task, whose margins are both positive.
