@@ -25,8 +25,8 @@ def learning_against_purity(
     both = runs.dropna(subset=["learnt", "step"])
     before = int((both["step"] <= both["learnt"]).sum())
     title = (
-        f"In {before} of {len(both)} models {share:.0%} of the pure heads are pure by the step since which accuracy "
-        f"stays at {level:.0%}"
+        f"In {before} of {len(both)} models {share:.0%} of the heads that end pure are pure before accuracy settles at "
+        f"{level:.0%}"
         if len(both)
         else f"No model has both pure heads and an accuracy that stays at {level:.0%}"
     )

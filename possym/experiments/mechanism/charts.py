@@ -148,7 +148,10 @@ def arrivals(left: pd.DataFrame, task: str) -> alt.LayerChart:
     rows = of_task(left, task, ["seed", "layer", "hops", "left", "share"])
     data = over_seeds(rows[rows["left"] == 0], ["hops", "layer"], "share")
     done = data[data["median"] >= 0.9].groupby("hops")["layer"].min()
-    words = ", ".join(f"{hop_words(hops)} after layer {layer}" for hops, layer in done.items()) or "none gets to 90 %"
+    words = (
+        ", ".join(f"after layer {layer} for {hop_words(hops)}" for hops, layer in done.items())
+        or "for no number of hops"
+    )
     order = [hop_words(hops) for hops in sorted(data["hops"].unique())]
     data["class"] = data["hops"].map(hop_words)
     colors = alt.Color("class:N", title=None, sort=order).scale(domain=order, range=list(CATEGORIES[: len(order)]))
@@ -168,7 +171,7 @@ def arrivals(left: pd.DataFrame, task: str) -> alt.LayerChart:
         ),
         tooltip=["class:N", "layer:O", alt.Tooltip("median:Q", format=".1%"), alt.Tooltip("low:Q", format=".1%")],
     )
-    title = f"{task.capitalize()} task: the answer reaches the last position for {words}"
+    title = f"{task.capitalize()} task: the answer reaches the last position {words}"
     return (line + band).properties(
         title=alt.Title(
             title, subtitle="State of the last position, median over seeds and range; 90 % counts as arrived"

@@ -202,9 +202,10 @@ def scores_by_frequency(frequencies: pd.DataFrame, task: str) -> alt.VConcatChar
     above = panel(table[~is_norm], alt.Y("value:Q", title="Score").scale(domain=[0, 1]), score_color(), None, 190)
     norm = alt.Y("value:Q", title="Norm of logits").scale(type="symlog")
     below = panel(table[is_norm], norm, alt.value(NEUTRAL), FREQUENCY, 100)
-    where = {"all planes": "all planes", "largest logits": "the planes with the largest logits"}
+    where = {"all planes": "of all planes", "largest logits": "of the planes with the largest logits"}
     titles = {
-        f"{cut}, {scope}": f"Moved by {cut}, {where[scope]}: {thirds_in_words(of_task(frequencies, task, cut), share)}"
+        f"{cut}, {scope}": f"With {cut} moved, {where[scope]}: "
+        f"{thirds_in_words(of_task(frequencies, task, cut), share)}"
         for cut in cuts
         for scope, share in scopes.items()
     }
@@ -229,8 +230,8 @@ def thirds_in_words(planes: pd.DataFrame, share: float, margin: float = 0.1) -> 
     for name in ("fast", "slow"):
         if name in found:
             lead = found[name]["symbolic"] - found[name]["positional"]
-            kinds[name] = "symbolic" if lead >= margin else "positional" if lead <= -margin else "both alike"
-    return ", ".join(f"{name} frequencies {kind}" for name, kind in kinds.items())
+            kinds[name] = "symbolic" if lead >= margin else "positional" if lead <= -margin else "without a lead"
+    return ", ".join(f"{name} ones {kind}" for name, kind in kinds.items())
 
 
 def medians(frequencies: pd.DataFrame, task: str, cut: str) -> str:

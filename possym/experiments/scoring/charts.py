@@ -439,7 +439,7 @@ def sink_chart(cells: pd.DataFrame, chosen: tuple[str, float]) -> alt.FacetChart
     panels = [f"{keys:,} keys" for keys in sorted(data["keys"].unique())]
     return lines.facet(facet=alt.Facet("panel:N", title=None, sort=panels), columns=2, data=data).properties(
         title=alt.Title(
-            f"Behind a sink a positional head seems symbolic too: up to {risen:.2f}, in proportion {kept:.2f}",
+            f"Behind a sink, positional heads score up to {risen:.2f} symbolic; with weights in proportion, {kept:.2f}",
             subtitle="Purely positional heads, mean of their symbolic scores",
         ),
         description="Line charts of the symbolic score of purely positional heads by the share of attention on a sink. "

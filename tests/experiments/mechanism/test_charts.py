@@ -127,8 +127,8 @@ def test_arrivals_name_the_layer_after_which_the_answer_is_there(shares):
     table = shares["left"].assign(share=0.0)
     table.loc[(table["left"] == 0) & (table["layer"] >= table["hops"]), "share"] = 1.0
     title = charts.arrivals(table, "letter").title.text
-    assert title.endswith("last position for 1 hop after layer 1, 2 hops after layer 2")
-    assert charts.arrivals(table.assign(share=0.5), "letter").title.text.endswith("none gets to 90 %")
+    assert title.endswith("last position after layer 1 for 1 hop, after layer 2 for 2 hops")
+    assert charts.arrivals(table.assign(share=0.5), "letter").title.text.endswith("for no number of hops")
 
 
 @pytest.mark.parametrize("weighting", ["energy", "effect"])

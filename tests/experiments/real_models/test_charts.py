@@ -104,13 +104,13 @@ def split(fast, slow):
 
 def test_frequency_title_speaks_of_planes_with_large_logits():
     chart = real.scores_by_frequency(split((1.0, 0.6), (0.5, 1.0)), TASK)
-    said = "the planes with the largest logits: fast frequencies positional, slow frequencies symbolic"
+    said = "of the planes with the largest logits: fast ones positional, slow ones symbolic"
     for cut in ("statements", "tokens"):
-        assert title_of(chart, cut=cut) == f"Moved by {cut}, {said}"
-        alike = f"Moved by {cut}, all planes: fast frequencies both alike, slow frequencies both alike"
+        assert title_of(chart, cut=cut) == f"With {cut} moved, {said}"
+        alike = f"With {cut} moved, of all planes: fast ones without a lead, slow ones without a lead"
         assert title_of(chart, cut=cut, scope="all planes") == alike
     title = title_of(real.scores_by_frequency(split((0.95, 1.0), (0.6, 0.55)), TASK))
-    assert "fast frequencies both alike, slow frequencies both alike" in title
+    assert "fast ones without a lead, slow ones without a lead" in title
 
 
 def test_slow_third_against_fast_third_within_a_head():
