@@ -1,4 +1,4 @@
-"""Which RoPE planes of a head take part in its attention, and what queries and keys look like in one of them.
+"""The weight of each RoPE plane in a head's attention, and the queries and keys of a head in one plane.
 
 The logits of a head are the sum of its planes' logits (`possym.rope`), so a plane's part can be weighed. 2605.31558,
 Table 1, gives a *dominant frequency*, a weighted average of frequency IDs, without saying how it is weighted. Four
@@ -6,8 +6,8 @@ readings, each of the last token's query and all keys that it sees, mean over se
 - ``norm``: the L2 norm of the plane's logits λ over the keys, Σ_j λ_j² its square;
 - ``energy``: that square;
 - ``variance``: the variance of the logits over the keys, since what all keys share moves no attention;
-- ``effect``: by how much the plane raises the attended logit above the mean, |Σ_j α_j λ_j − mean_j λ_j|, α being the
-  whole head's attention.
+- ``effect``: the amount by which the plane raises the attended logit above the mean, |Σ_j α_j λ_j − mean_j λ_j|, with α
+  the whole head's attention.
 
 Sizes: E members, L layers, B sequences, T positions, H heads, F planes.
 """
@@ -82,7 +82,7 @@ class Contents(NamedTuple):
 
 
 def contents(model: GPTJEnsemble, tokens: Tensor) -> Contents:
-    """Return what every head reads at every position. Memory grows with E · L · B · T · C.
+    """Return the contents that every head reads at every position. Memory grows with E · L · B · T · C.
 
     Args:
         model: the ensemble.

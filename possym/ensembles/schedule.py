@@ -1,4 +1,4 @@
-"""How long to train, how fast, and when to look: the settings of a training and the steps they lead to."""
+"""The settings of a training run: its length, its learning rate, and the steps at which it is evaluated."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from possym.errors import ConfigError, require_type
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train: `steps` updates of `batch` sequences a member.
+    """The settings of a training run: `steps` updates of `batch` sequences per member.
 
     Raises:
         ConfigError: a value of the wrong type or out of range.

@@ -1,4 +1,4 @@
-"""What a trainer reads."""
+"""The sequences that a trainer reads."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from possym.errors import InputError, require_type
 
 
 class Source(Protocol):
-    """What the trainer reads: the same step always gives the same batch."""
+    """A source of training batches; the same step always gives the same batch."""
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the tokens (E, B, T) and answers of an update, int64, on the model's device.

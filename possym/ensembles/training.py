@@ -1,11 +1,11 @@
-"""One trainer for every ensemble: all members take a step together, none feels the others.
+"""One trainer for all ensembles: the members take each step together, and none affects another.
 
-What it does:
+It provides:
 - AdamW, linear warm-up and linear decay, gradients clipped member by member, cross-entropy at the last position, or at
   every position that has an answer;
 - on CUDA the whole step (forward, backward, clipping, update) is one CUDA graph; on the CPU it runs as it is;
-- dropout keys come from one generator a member, so a member's run depends on its seed and not on E;
-- evaluation on a schedule by a function that the study gives; what it returns is kept and checkpointed;
+- dropout keys from one generator per member, so a member's run depends on its seed and not on E;
+- evaluation on a schedule by the study's own function, whose results are kept and checkpointed;
 - validation on a schedule of its own: each member's weights at its best validation are kept beside the last ones;
 - a checkpoint is one safetensors file replaced in one step. It holds weights, optimiser, losses, evaluations and best
   weights, so an interrupted run ends with the same numbers, bit for bit, on the same device.
@@ -141,7 +141,7 @@ class Trainer:
         return self.optimizer.param_groups[0]["lr"]
 
     def run(self) -> Training:
-        """Train to the end, from the start or from the checkpoint, and return what happened."""
+        """Train to the end, from the start or from the checkpoint, and return the results."""
         with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
             return self._run()
 

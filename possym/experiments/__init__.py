@@ -1,1 +1,1 @@
-"""The studies of the book: one module a study, each with `Config` presets and `run(config)`."""
+"""The studies of the book: one module per study, each with `Config` presets and `run(config)`."""

@@ -1,4 +1,4 @@
-"""What a multi-hop task answers at every position of a sequence, not the last alone."""
+"""The answers of a multi-hop task at every position of a sequence, not only at the last."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""What the form of a sequence gives away: guessers that follow no path, and pointers that lead to it from elsewhere."""
+"""Shortcuts in the form of a sequence: guessers that follow no path, and pointers that lead to it from elsewhere."""
 
 from string import ascii_letters
 
@@ -14,7 +14,7 @@ TARGETS = 8
 
 
 def shortcut_accuracy(task: NumberTask | LetterTask | MixedTask, batch: Batch) -> Tensor:
-    """Return the chance (n,), float64, that a guess among the likely targets is right, without following the path.
+    """Return the probability (n,), float64, that a guess among the likely targets is right without following the path.
 
     Number task: a guess among the targets that some integer points to. Letter task: among the targets whose first
     letter begins no other token of the sequence, since letters on a path (2605.31558, appendix B.2) do so once. Mixed
@@ -51,7 +51,7 @@ def shortcut_accuracy(task: NumberTask | LetterTask | MixedTask, batch: Batch) -
 
 
 def pointers_at_path(batch: Batch) -> Tensor:
-    """Return the share (n,), float64, of a letter sequence's pairs of letters off its path that name a token on it.
+    """Return each letter sequence's share of letter pairs off the path that name a token on it (n,), float64.
 
     A pair of letters names the token that begins with its second letter. Which share there is depends on the rule for
     tokens off the path, see `possym.tasks.LetterTask`. NaN where every pair is on the path.
