@@ -3,16 +3,19 @@
 python tests/mutants.py                 every room (hours)
 python tests/mutants.py scores          one room
 python tests/mutants.py scores '*7'     a tenth of it: the mutants whose number ends in 7
+python tests/mutants.py claims 60       as many of the studies' claims or summaries, drawn at random (120 otherwise)
 
 The tool is mutmut; it works in a copy of the code, _build/mutants/<room>. ``mutmut show NAME`` there shows one change,
 ``mutmut browse`` all. Lines that only say what is wrong with an argument are left alone: their words have no tests.
 Mutants of words, of devices and of ``strict=`` that nobody notices are counted apart.
-mutmut forks after the imports, so that functions which a module makes while it is imported keep their unchanged code:
-many that are missed in the room of claims are such.
+mutmut cannot change what a module makes while it is imported, as the studies' claims and closures are. Their files are
+written anew with one operator, comparison, number or flag changed, and their tests run in a process of their own.
 """
 
+import ast
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -30,12 +33,20 @@ ROOMS = {
     "theory": (["possym/theory/*.py"], ["tests/theory"]),
     "statistics": (["possym/profiling/statistics.py"], ["tests/profiling/test_statistics.py"]),
     "forecasting": ([f"{STUDIES}/forecasting.py"], ["tests/experiments/*/test_forecasting.py"]),
-    "summaries": ([f"{STUDIES}/summaries.py"], ["tests/experiments/*/test_summaries.py"]),
-    "claims": (
-        ["possym/claims/*.py", f"{STUDIES}/claims.py", "possym/experiments/claim.py"],
-        ["tests/claims", "tests/experiments/test_claim.py", "tests/experiments/*/test_claims.py"],
-    ),
+    "verdicts": (["possym/experiments/claim.py"], ["tests/experiments/test_claim.py"]),
 }
+# Rooms whose files are written anew: each mutant's own tests, one after the other until one fails.
+REWRITTEN = {
+    "summaries": ["tests/experiments/{study}/test_summaries.py", "tests/experiments/{study}"],
+    "claims": ["tests/experiments/{study}/test_claims.py", "tests/experiments/{study}", "tests/claims/test_ledger.py"],
+}
+DRAWN = 120
+OTHER = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.USub: ast.UAdd, ast.Invert: ast.UAdd,
+}  # fmt: skip
 SETTINGS = """
 
 [tool.mutmut]
@@ -51,14 +62,82 @@ MUTMUT = str(Path(sys.executable).with_name("mutmut"))  # not -m: the unchanged 
 CAUGHT, MISSED = "caught", "missed"
 
 
-def prepare(room: str) -> Path:
-    """Copy what the room's tests need and write mutmut's settings; the folder."""
+def copied(room: str) -> Path:
+    """Copy what tests need; the folder."""
     folder = ROOT / "_build/mutants" / room
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name in ("possym", "tests", "results", "benchmarks", "chapters", "_ext"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "_toc.yml", folder)
+    for name in ("_toc.yml", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def changes(text: str) -> list[tuple[str, str]]:
+    """Every mutant of a source file: what is changed, in words, and the whole file."""
+    tree, found = ast.parse(text), []
+    nodes = list(changeable(tree))
+    for node in nodes:
+        before = ast.unparse(node)
+        if isinstance(node, ast.Constant):
+            field, new = "value", not node.value if isinstance(node.value, bool) else node.value + 1
+        elif isinstance(node, ast.Compare):
+            field, new = "ops", [OTHER[type(node.ops[0])](), *node.ops[1:]]
+        else:
+            field, new = "op", OTHER[type(node.op)]()
+        old = getattr(node, field)
+        setattr(node, field, new)
+        found.append((f"{node.lineno}: {before}  ->  {ast.unparse(node)}", ast.unparse(tree)))
+        setattr(node, field, old)
+    return found
+
+
+def changeable(node: ast.AST):
+    """The numbers, flags, comparisons and operators under a node, those of errors, types and formats left out."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, (bool, int, float)):
+            yield node
+    elif isinstance(node, ast.Compare) or type(getattr(node, "op", None)) in OTHER:
+        yield node
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "format_spec") or isinstance(value, ast.Raise):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, ast.Raise):
+                yield from changeable(child)
+
+
+def rewrite(room: str, count: int) -> None:
+    """Draw mutants of a room's files at random, run each one's tests, and say which were missed."""
+    folder, drawn = copied(room), []
+    for path in sorted(folder.glob(f"{STUDIES}/{room}.py")):
+        drawn += [(path, *each) for each in changes(path.read_text(encoding="utf-8"))]
+    random.Random(0).shuffle(drawn)
+    missed, environment = [], {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    for path, words, text in (drawn := drawn[:count]):
+        original = path.read_text(encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
+        if not any(fails(folder, place.format(study=path.parent.name), environment) for place in REWRITTEN[room]):
+            missed.append(f"  {path.parent.name}/{path.name}:{words}")
+            print(missed[-1], flush=True)
+        path.write_text(original, encoding="utf-8")
+    caught = len(drawn) - len(missed)
+    print(f"{room}: {caught} of {len(drawn)} caught ({caught / len(drawn):.0%})", flush=True)
+
+
+def fails(folder: Path, tests: str, environment: dict[str, str]) -> bool:
+    """Whether tests fail in the changed copy, if there are any."""
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:doctest", "-o", "addopts=--import-mode=importlib"]
+    command = [sys.executable, "-m", "pytest", *options, "-m", "not slurm and not families", tests]
+    return (folder / tests).exists() and subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True
+    ).returncode not in (0, 5)
+
+
+def prepare(room: str) -> Path:
+    """Copy what the room's tests need and write mutmut's settings; the folder."""
+    folder = copied(room)
     files, patterns = ROOMS[room]
     tests = sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
     settings = SETTINGS.format(files=json.dumps(files), tests=json.dumps(tests))
@@ -78,9 +157,12 @@ def verdicts(folder: Path) -> dict[str, str]:
 
 def main(words: list[str]) -> None:
     """Run the rooms that the command line names."""
-    rooms = [words[0]] if words else list(ROOMS)
+    rooms = [words[0]] if words else [*ROOMS, *REWRITTEN]
     patterns = [f"*__mutmut_{words[1]}"] if words[1:] else []
     for room in rooms:
+        if room in REWRITTEN:
+            rewrite(room, int(words[1]) if words[1:] else DRAWN)
+            continue
         folder = prepare(room)
         environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
         command = [MUTMUT, "run", "--max-children", str(len(os.sched_getaffinity(0))), *patterns]

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from possym.charts import CATEGORIES, NEUTRAL, POSITIONAL, SYMBOLIC, alt, dynamic_title, slider_over
 from possym.charts.typography import typeset
-from possym.errors import InputError
 from possym.experiments.canonical import TASK_NAMES, TASKS, angle
 from possym.experiments.canonical import summaries as sweep
 from possym.experiments.canonical.one_angle_limits import smallest_turn
@@ -458,12 +457,7 @@ def errors_and_short_keys(accuracy: pd.DataFrame, key: Tensor, ids: list[int], s
         key: (seeds, heads, V, 2) contents of the keys, the first ``symbols`` tokens the symbols.
         ids: frequency IDs of the heads.
         symbols: number of symbols.
-
-    Raises:
-        InputError: as many IDs as heads are wanted.
     """
-    if key.ndim != 4 or key.shape[1] != len(ids):
-        raise InputError(f"key {tuple(key.shape)}: expected (seeds, {len(ids)}, V, 2)")
     short = sweep.short_keys(key, symbols)
     final = sweep.ends(sweep.heads(accuracy, piece="one-angle", task="index", planes=1))
     final = final[final["first_id"].isin(ids)].copy()
@@ -538,14 +532,7 @@ def plane_in_training(query: Tensor, key: Tensor, ids: list[int], steps: list[in
         ids: frequency IDs of the heads.
         steps: the training steps.
         symbols: number of symbols.
-
-    Raises:
-        InputError: shapes that do not fit.
     """
-    if query.shape != key.shape or query.shape[:2] != (len(ids), len(steps)):
-        raise InputError(
-            f"query {tuple(query.shape)}, key {tuple(key.shape)}: expected ({len(ids)}, {len(steps)}, V, 2) for both"
-        )
     rows = []
     for head, frequency_id in enumerate(ids):
         for point, step in enumerate(steps):

@@ -175,14 +175,7 @@ def gathering(query: torch.Tensor, key: torch.Tensor, angles: list[float], symbo
         ``keys`` of the symbols' keys, ``queries`` of the queries, and ``turned``, of the queries after each has
         been turned by its own distance σ·angle. T_Index of 2605.31558 has keys = turned = 1 and queries =
         ``construction``.
-
-    Raises:
-        InputError: shapes that do not fit.
     """
-    if query.shape != key.shape or query.ndim != 4 or query.shape[1] != len(angles) or query.shape[-1] != 2:
-        raise InputError(
-            f"query {tuple(query.shape)}, key {tuple(key.shape)}: expected (seeds, {len(angles)}, V, 2) for both"
-        )
     keys = torch.view_as_complex(key[:, :, :symbols].double().contiguous())
     queries = torch.view_as_complex(query[:, :, symbols:].double().contiguous())
     distance = torch.arange(1, queries.shape[-1] + 1, dtype=torch.float64)

@@ -34,7 +34,7 @@ from torch import Tensor
 from possym.ensembles.ensemble import Ensemble
 from possym.ensembles.streams import generator
 from possym.ensembles.training import training_dtype
-from possym.errors import ConfigError, InputError, require_type
+from possym.errors import ConfigError, InputError
 from possym.experiments.learning_dynamics import GAMMAS, accuracy_table, pure_heads, score_heads, score_table
 from possym.experiments.trained import EnsembleConfig, accuracy_by_hops, draw, held_out, task_named, train
 from possym.results import Study, checkpoint_folder, choose_device
@@ -205,8 +205,6 @@ def with_baseline(study: Study, dynamics: Study) -> dict[str, pd.DataFrame]:
     Raises:
         InputError: the two studies share no seed.
     """
-    require_type(study, Study, "study")
-    require_type(dynamics, Study, "dynamics")
     seeds = study.tables["heads"]["seed"].unique()
     joined = {}
     for name in ("accuracy", "scores", "heads"):

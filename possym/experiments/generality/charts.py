@@ -7,9 +7,9 @@ says so.
 import pandas as pd
 
 from possym.charts import CATEGORIES, KINDS, NEUTRAL, POSITIONAL, SYMBOLIC, alt, dynamic_title, kind_color
-from possym.experiments.generality.summaries import LABELS, MODEL, before_and_after, final_purity
+from possym.experiments.generality.summaries import LABELS, before_and_after, final_purity
 from possym.experiments.learning_dynamics.charts import STEP, pack
-from possym.experiments.learning_dynamics.summaries import SIGNS, over_seeds, require_columns
+from possym.experiments.learning_dynamics.summaries import SIGNS, over_seeds
 
 TASKS = dict(zip(("number", "letter", "mixed"), CATEGORIES, strict=False))
 
@@ -19,11 +19,7 @@ def accuracies(models: pd.DataFrame) -> alt.LayerChart:
 
     Args:
         models: of `possym.experiments.generality.summaries.ends`.
-
-    Raises:
-        InputError: a column is missing.
     """
-    require_columns(models, [*MODEL, "accuracy"])
     data = labelled(models)
     tasks = [task for task in TASKS if task in set(data["task"])]
     learnt = data.groupby(["setting", "task"])["accuracy"].median() >= 0.99
@@ -51,11 +47,7 @@ def pure_shares(accuracy: pd.DataFrame, heads: pd.DataFrame) -> alt.Chart:
 
     Args:
         accuracy, heads: tables of the study.
-
-    Raises:
-        InputError: a column is missing.
     """
-    require_columns(heads, ["gamma"])
     gammas = sorted(heads["gamma"].unique(), reverse=True)
     frames = []
     for gamma in gammas:
@@ -116,11 +108,7 @@ def kinds_by_layer(shares: pd.DataFrame) -> alt.FacetChart:
 
     Args:
         shares: of `possym.experiments.generality.summaries.by_layer`.
-
-    Raises:
-        InputError: a column is missing.
     """
-    require_columns(shares, ["setting", "task", "layer", "kind", "share"])
     data = labelled(shares)
     data["panel"] = [f"{row.label}: {row.task}" for row in data.itertuples()]
     order = [f"{label}: {task}" for label in LABELS.values() for task in TASKS]
@@ -160,11 +148,7 @@ def over_training(courses: pd.DataFrame) -> alt.LayerChart:
 
     Args:
         courses: of `possym.experiments.generality.summaries.course`.
-
-    Raises:
-        InputError: a column is missing.
     """
-    require_columns(courses, [*MODEL, "step", "accuracy", *SIGNS])
     data = labelled(courses)
     data["panel"] = [f"{row.label}: {row.task}" for row in data.itertuples()]
     names = {"accuracy": "accuracy", "positional": "pure positional heads", "symbolic": "pure symbolic heads"}

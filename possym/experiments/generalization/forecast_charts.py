@@ -9,7 +9,6 @@ import pandas as pd
 
 from possym.charts import CATEGORIES, INK, NEUTRAL, alt, dynamic_title
 from possym.charts.typography import percent
-from possym.errors import InputError
 from possym.experiments.generalization.charts import TASKS, TICKS, length_axis, task_color
 from possym.experiments.learning_dynamics.summaries import over_seeds
 
@@ -143,8 +142,6 @@ def quality_chart(table: pd.DataFrame) -> alt.LayerChart:
             `possym.experiments.generalization.judging.quality`.
     """
     data = table[table["measure"] == "error"].reset_index(drop=True)
-    if data.empty:
-        raise InputError("table: no row has measure 'error'")
     data = data.assign(row=[f"{row.task}: {row.way}" for row in data.itertuples()])
     rows = alt.Y("row:N", title=None, sort=list(data["row"])).axis(labelLimit=220)
     base = alt.Chart(data.round(4)).encode(y=rows, color=task_color())

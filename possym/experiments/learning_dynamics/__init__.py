@@ -45,7 +45,7 @@ from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.last_token import last_token_logits, query_logits
 from possym.ensembles.streams import generator
 from possym.ensembles.training import training_dtype
-from possym.errors import ConfigError, InputError, require_type
+from possym.errors import ConfigError, InputError
 from possym.experiments.trained import (
     SMOKE,
     TASKS,
@@ -430,13 +430,9 @@ def trained_model(study: Study, config: Config, task: str, member: int = 0) -> G
     Raises:
         InputError: the study holds no such model; it keeps the first `STORED` members.
     """
-    require_type(study, Study, "study")
-    require_type(config, Config, "config")
-    require_type(task, str, "task")
     weights = {key.removeprefix(f"{task}."): w for key, w in study.arrays.items() if key.startswith(f"{task}.")}
     if task not in TASKS or not weights:
         raise InputError(f"task = {task!r}: this study holds {', '.join(config.tasks)}")
-    require_type(member, int, "member")
     kept = len(weights["embedding"])
     if not 0 <= member < kept:
         raise InputError(f"member = {member}: this study keeps the weights of members 0 to {kept - 1}")

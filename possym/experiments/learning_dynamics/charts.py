@@ -20,13 +20,11 @@ from possym.charts import (
     plays,
     slider_over,
 )
-from possym.errors import InputError
 from possym.experiments.learning_dynamics.summaries import (
     kinds,
     learnt_medians,
     learnt_steps,
     over_seeds,
-    require_columns,
     validation,
 )
 from possym.results.published import published
@@ -44,11 +42,8 @@ def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
     Args:
         accuracy: columns task, seed, split, step, hops, accuracy; the validation split is shown.
         task: ``"number"`` or ``"letter"``.
-
-    Raises:
-        InputError: a column is missing, or no row belongs to the task.
     """
-    every = validation(of_task(accuracy, task, []))
+    every = validation(accuracy[accuracy["task"] == task])
     evaluations = sorted(every["step"].unique())
     drawn = thin(evaluations, 50)
     table = every[(every["hops"] > 0) & every["step"].isin(drawn)]
@@ -195,11 +190,8 @@ def kinds_over_training(scores: pd.DataFrame, task: str, columns: int = 40) -> a
     A menu picks the median over seeds or a single seed. Evaluations are thinned evenly to at most ``columns``, first
     and last kept. The letter at the right end names heads whose scores end at 0.9 and 0.1 or purer: P positional, S
     symbolic.
-
-    Raises:
-        InputError: a column is missing, or no row belongs to the task.
     """
-    table = of_task(scores, task, ["seed", "step", "layer", "positional", "symbolic"])
+    table = scores[scores["task"] == task]
     steps = thin(sorted(table["step"].unique()), columns)
     plane = wide_seeds(table[table["step"].isin(steps)], ["positional", "symbolic"])
     plane["evaluation"] = plane["step"].map({step: index for index, step in enumerate(steps)})
@@ -310,11 +302,7 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
 
     A menu picks the task. The size of a mark is the entropy of the head's attention in nats. The shaded corners
     are where a head is pure at γ = 0.1.
-
-    Raises:
-        InputError: a column is missing, or the table is empty.
     """
-    require_columns(scores, ["task", "seed", "step", "layer", "positional", "symbolic", "entropy"])
     tasks = [task for task in TASKS if task in set(scores["task"])]
     entropy = over_seeds(scores, ["task", "layer", "step"], "entropy")
     plane = median_plane(scores).merge(
@@ -403,11 +391,8 @@ def entropy_by_layer(scores: pd.DataFrame, task: str, columns: int = 40) -> alt.
     """Return the attention entropy of every layer over training, in nats: median over seeds, or a single seed.
 
     A menu picks which; tooltips have the range over seeds too. Evaluations are thinned evenly to at most ``columns``.
-
-    Raises:
-        InputError: a column is missing, or no row belongs to the task.
     """
-    table = of_task(scores, task, ["seed", "step", "layer", "entropy"])
+    table = scores[scores["task"] == task]
     steps = sorted(table["step"].unique())
     table = table[table["step"].isin(thin(steps, columns))]
     every = wide_seeds(table, ["entropy"])
@@ -455,7 +440,6 @@ def pure_head_counts(counts: pd.DataFrame) -> alt.HConcatChart:
     Args:
         counts: of `possym.experiments.learning_dynamics.summaries.pure_counts`.
     """
-    require_columns(counts, ["task", "seed", "gamma", "kind", "heads"])
     data = over_seeds(counts, ["task", "gamma", "kind"], "heads")
     paper = []
     for row in data.itertuples():
@@ -565,15 +549,6 @@ def hop_list(hops: list[int]) -> str:
 def hop_words(hops: float) -> str:
     """Return 1 → "1 hop", 2 → "2 hops"."""
     return f"{int(hops)} hop{'s' if hops != 1 else ''}"
-
-
-def of_task(table: pd.DataFrame, task: str, columns: list[str]) -> pd.DataFrame:
-    """Return the rows of one task, or raise an InputError that says what is missing."""
-    require_columns(table, ["task", *columns])
-    rows = table[table["task"] == task]
-    if rows.empty:
-        raise InputError(f"task = {task!r}: the table has {', '.join(sorted(table['task'].unique()))}")
-    return rows
 
 
 def pack(data: pd.DataFrame, by: list[str], columns: list[str]) -> pd.DataFrame:

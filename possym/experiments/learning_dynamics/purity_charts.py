@@ -3,7 +3,7 @@
 import pandas as pd
 
 from possym.charts import CATEGORIES, INK, alt, kind_color
-from possym.experiments.learning_dynamics.summaries import converged_steps, over_seeds, purity_steps, require_columns
+from possym.experiments.learning_dynamics.summaries import converged_steps, over_seeds, purity_steps
 
 TASK_COLORS = dict(zip(("number", "letter"), CATEGORIES, strict=False))
 
@@ -16,9 +16,6 @@ def learning_against_purity(
     Args:
         accuracy, heads: tables of the study.
         gamma, level, share: as in `possym.experiments.learning_dynamics.summaries.learning_with_purity`.
-
-    Raises:
-        InputError: a column is missing.
     """
     runs = converged_steps(accuracy, level).rename(columns={"step": "learnt"})
     runs = runs.merge(purity_steps(heads, share).query("gamma == @gamma"), on=["task", "seed"])
@@ -58,11 +55,7 @@ def counts_by_reading(counts: pd.DataFrame) -> alt.FacetChart:
     Args:
         counts: task, seed, query, temperature, gamma, kind, heads, from
         `possym.experiments.learning_dynamics.summaries.reading_counts`.
-
-    Raises:
-        InputError: a column is missing.
     """
-    require_columns(counts, ["task", "seed", "query", "temperature", "gamma", "kind", "heads"])
     summary = over_seeds(counts, ["task", "query", "temperature", "gamma", "kind"], "heads")
     summary["reading"] = [f"τ = {row.temperature:g}, γ = {row.gamma:g}" for row in summary.itertuples()]
     summary["row"] = [f"{row.task}, {row.query}" for row in summary.itertuples()]
@@ -106,11 +99,7 @@ def rates(summary: pd.DataFrame) -> alt.LayerChart:
     Args:
         summary: task, learning_rate, seed, accuracy, pure, from
         `possym.experiments.learning_dynamics.summaries.rate_summary`.
-
-    Raises:
-        InputError: a column is missing.
     """
-    require_columns(summary, ["task", "learning_rate", "seed", "accuracy", "pure"])
     table = summary.assign(rate=[f"{rate:g}" for rate in summary["learning_rate"]])
     order = [f"{rate:g}" for rate in sorted(summary["learning_rate"].unique())]
     means = summary.groupby("learning_rate")["pure"].mean()

@@ -9,7 +9,6 @@ import pandas as pd
 import torch
 from scipy import stats
 
-from possym.errors import InputError
 from possym.scores import purity
 
 SIGNS = {"positional": 1, "symbolic": -1}
@@ -22,16 +21,10 @@ def over_seeds(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
     interval. A seed without a value (NaN, such as a level never reached) makes ``high`` NaN and counts as
     the largest for the median; the mean is NaN then.
 
-    Raises:
-        InputError: a column is missing.
-
     >>> table = pd.DataFrame({"step": [0, 0, 0], "seed": [0, 1, 2], "accuracy": [0.25, 0.5, 1.0]})
     >>> over_seeds(table, ["step"], "accuracy").iloc[0].to_dict()
     {'step': 0.0, 'seeds': 3.0, 'mean': 0.5833333333333334, 'median': 0.5, 'low': 0.25, 'high': 1.0}
     """
-    if not isinstance(by, list):
-        raise InputError(f"by = {by!r}: give a list of columns")
-    require_columns(table, [*by, "seed", value])
     filled = table.assign(**{value: table[value].astype(float).fillna(float("inf"))})
     groups = filled.groupby(by, sort=True, dropna=False)[value]
     summary = groups.agg(seeds="size", mean="mean", median="median", low="min", high="max").reset_index()
@@ -43,15 +36,11 @@ def learnt_steps(accuracy: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
 
     Validation accuracy counts; NaN where it never gets there.
 
-    Raises:
-        InputError: a column is missing, or ``level`` is not between 0 and 1.
-
     >>> table = pd.DataFrame({"task": "number", "seed": 0, "split": "validation", "hops": 1, "step": [0, 50, 100],
     ...                       "accuracy": [0.1, 0.95, 0.97]})
     >>> learnt_steps(table)["step"].tolist()
     [50.0]
     """
-    check_level(level)
     single = validation(accuracy)
     single = single[single["hops"] > 0]
     reached = single["step"].where(single["accuracy"] >= level)
@@ -63,15 +52,11 @@ def crossing_steps(accuracy: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
 
     Accuracy is taken to rise in a straight line from the evaluation before. NaN where it never gets there.
 
-    Raises:
-        InputError: a column is missing, or ``level`` is not between 0 and 1.
-
     >>> table = pd.DataFrame({"task": "number", "seed": 0, "split": "validation", "hops": 1, "step": [0, 50, 100],
     ...                       "accuracy": [0.1, 0.8, 1.0]})
     >>> crossing_steps(table)["step"].tolist()
     [75.0]
     """
-    check_level(level)
     single = validation(accuracy)
     rows = []
     for key, run in single[single["hops"] > 0].sort_values("step").groupby(["task", "seed", "hops"]):
@@ -89,9 +74,6 @@ def crossing_steps(accuracy: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
 
 def learnt_medians(accuracy: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
     """Return `learnt_steps` over seeds (task, hops and the columns of `over_seeds`), a median NaN where most never do.
-
-    Raises:
-        InputError: a column is missing, or ``level`` is not between 0 and 1.
 
     >>> table = pd.DataFrame({"task": "letter", "seed": [0, 1, 2], "split": "validation", "hops": 1, "step": 50,
     ...                       "accuracy": [0.95, 0.4, 0.97]})
@@ -113,15 +95,11 @@ def converged_steps(accuracy: pd.DataFrame, level: float = 0.99) -> pd.DataFrame
 
     Accuracy over all hop counts counts; NaN where it ends below.
 
-    Raises:
-        InputError: a column is missing, or ``level`` is not between 0 and 1.
-
     >>> table = pd.DataFrame({"task": "number", "seed": 0, "split": "validation", "hops": 0, "step": [0, 50, 100, 150],
     ...                       "accuracy": [0.1, 0.995, 0.98, 0.999]})
     >>> converged_steps(table)["step"].tolist()
     [150.0]
     """
-    check_level(level)
     overall = validation(accuracy).query("hops == 0").sort_values("step")
     rows = []
     for (task, seed), run in overall.groupby(["task", "seed"]):
@@ -136,16 +114,11 @@ def purity_steps(heads: pd.DataFrame, share: float = 0.5) -> pd.DataFrame:
 
     ``heads`` counts the heads that end pure, of either kind; NaN where there is none.
 
-    Raises:
-        InputError: a column is missing, or ``share`` is not between 0 and 1.
-
     >>> heads = pd.DataFrame({"task": "letter", "seed": 0, "gamma": 0.1, "kind": [-1, -1, 0, -1],
     ...                       "since": [50, 100, 0, 300]})
     >>> purity_steps(heads)[["heads", "step"]].values.tolist()
     [[3.0, 100.0]]
     """
-    check_level(share, "share")
-    require_columns(heads, ["task", "seed", "gamma", "kind", "since"])
     rows = []
     for (task, seed, gamma), run in heads.groupby(["task", "seed", "gamma"]):
         since = run.loc[run["kind"] != 0, "since"].sort_values().to_numpy(float)
@@ -164,9 +137,6 @@ def learning_with_purity(
     side are shuffled, the control, and ``p_value`` the share of such orders with as large a correlation; ``lag`` is the
     median of purity step less convergence step. Seeds without either step are left out and counted in ``without``; with
     fewer than five left, or with steps that do not vary, there is no correlation (NaN).
-
-    Raises:
-        InputError: a column is missing, or a level is not between 0 and 1.
     """
     rows = []
     for level in levels:
@@ -184,16 +154,12 @@ def learning_with_purity(
 def reading_counts(variants: pd.DataFrame, gammas: tuple[float, ...] = (0.1, 0.05)) -> pd.DataFrame:
     """Return the pure heads at the last step by query, temperature and γ (…, task, seed, kind, heads), zeros included.
 
-    Raises:
-        InputError: a column is missing, or a γ is out of range.
-
     >>> table = pd.DataFrame({"task": "letter", "seed": 0, "step": 9, "layer": [0, 1], "query": "all",
     ...                       "temperature": 0.1, "positional": [0.02, 0.3], "symbolic": [0.97, 0.8]})
     >>> reading_counts(table, (0.1,))[["kind", "heads"]].values.tolist()
     [['positional', 0], ['symbolic', 1]]
     """
     group = ["task", "seed", "query", "temperature"]
-    require_columns(variants, [*group, "step", "positional", "symbolic"])
     last = variants[variants["step"] == variants["step"].max()]
     frames = []
     for gamma in gammas:
@@ -213,13 +179,8 @@ def rate_summary(accuracy: pd.DataFrame, scores: pd.DataFrame, gamma: float = 0.
     Args:
         accuracy, scores: tables of the study with a column learning_rate.
         gamma: a head is pure where one score is at least 1 − γ and the other at most γ.
-
-    Raises:
-        InputError: a column is missing, or ``gamma`` is out of range.
     """
     key = ["task", "learning_rate", "seed"]
-    require_columns(accuracy, [*key, "step", "split", "hops", "accuracy"])
-    require_columns(scores, [*key, "step", *SIGNS])
     end = accuracy.query("split == 'test' and hops == 0")[[*key, "accuracy"]]
     learnt = [
         converged_steps(rows).assign(learning_rate=rate).rename(columns={"step": "learnt"})
@@ -242,14 +203,10 @@ def top_layer_last(heads: pd.DataFrame) -> pd.Series:
     Args:
         heads: the study's table at one γ, one head per layer.
 
-    Raises:
-        InputError: a column is missing.
-
     >>> heads = pd.DataFrame({"task": "letter", "seed": 0, "layer": [0, 1, 2], "kind": -1, "since": [50, 100, 300]})
     >>> top_layer_last(heads).tolist()
     [True]
     """
-    require_columns(heads, ["task", "seed", "layer", "kind", "since"])
     top = heads["layer"].max()
     turned = heads.assign(since=heads["since"].where(heads["kind"] == -1))
     last = turned[turned["layer"] == top].set_index(["task", "seed"])["since"]
@@ -268,9 +225,6 @@ def model_ends(tables: dict[str, pd.DataFrame], level: float = 0.9) -> pd.DataFr
     Args:
         tables: of the study.
         level: of learning.
-
-    Raises:
-        InputError: a column is missing, or ``level`` is not between 0 and 1.
     """
     key = ["task", "seed"]
     accuracy, heads, best = (
@@ -317,13 +271,11 @@ def rank_correlation(first: np.ndarray, second: np.ndarray, draws: int) -> dict[
 
 def final_accuracy(accuracy: pd.DataFrame) -> pd.DataFrame:
     """Return the test accuracy at the end, by hop count, 0 for all together (task, seed, hops, accuracy)."""
-    require_columns(accuracy, ["task", "seed", "split", "hops", "accuracy"])
     return accuracy.loc[accuracy["split"] == "test", ["task", "seed", "hops", "accuracy"]].reset_index(drop=True)
 
 
 def validation(accuracy: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the validation split."""
-    require_columns(accuracy, ["task", "seed", "split", "step", "hops", "accuracy"])
     return accuracy[accuracy["split"] == "validation"]
 
 
@@ -334,7 +286,6 @@ def pure_counts(heads: pd.DataFrame) -> pd.DataFrame:
     >>> pure_counts(heads)[["kind", "heads"]].values.tolist()
     [['positional', 0], ['symbolic', 1]]
     """
-    require_columns(heads, ["task", "seed", "gamma", "kind"])
     groups = heads.groupby(["task", "seed", "gamma"])["kind"]
     counts = [
         groups.agg(lambda kinds, sign=sign: (kinds == sign).sum()).rename("heads").reset_index().assign(kind=kind)
@@ -348,16 +299,12 @@ def passing_kinds(scores: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:
 
     ``first`` and ``last`` are the first and the last evaluated step at which it was pure at ``gamma``.
 
-    Raises:
-        InputError: a column is missing, or ``gamma`` is out of range.
-
     >>> table = pd.DataFrame({"task": "letter", "seed": 0, "layer": 9, "step": [0, 50, 100],
     ...                       "positional": [1.0, 0.95, 0.02], "symbolic": [1.0, 0.04, 0.99]})
     >>> passing_kinds(table)[["layer", "kind", "first", "last"]].values.tolist()
     [[9, 'positional', 50, 50]]
     """
     head = ["task", "seed", "layer"]
-    require_columns(scores, [*head, "step", "positional", "symbolic"])
     ordered = scores.sort_values([*head, "step"], ignore_index=True)
     kind = kinds(ordered, gamma)
     ordered["kind"] = pd.Series(kind).map({sign: name for name, sign in SIGNS.items()})
@@ -373,21 +320,3 @@ def kinds(scores: pd.DataFrame, gamma: float) -> np.ndarray:
     array([1, 0], dtype=int8)
     """
     return purity(*(torch.tensor(scores[name].to_numpy(float)) for name in SIGNS), gamma=gamma).numpy()
-
-
-def check_level(level: float, name: str = "level") -> None:
-    """Raise an InputError unless a share is above 0 and at most 1."""
-    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level <= 1:
-        raise InputError(f"{name} = {level!r}: give a number above 0 and at most 1")
-
-
-def require_columns(table: pd.DataFrame, columns: list[str]) -> None:
-    """Raise an InputError unless ``table`` is a data frame with rows and all of ``columns``."""
-    if not isinstance(table, pd.DataFrame):
-        raise InputError(f"table is a {type(table).__name__}: give a pandas DataFrame")
-    if wrong := [name for name in columns if not isinstance(name, str)]:
-        raise InputError(f"column {wrong[0]!r}: give a column's name")
-    if missing := [name for name in columns if name not in table]:
-        raise InputError(f"the table lacks {', '.join(missing)}: it has {', '.join(map(str, table.columns))}")
-    if table.empty:
-        raise InputError("the table has no rows")

@@ -8,8 +8,8 @@ import pandas as pd
 
 from possym.charts import CATEGORIES, INK, NEUTRAL, alt, dynamic_title, paper_and_here, tile_font
 from possym.errors import InputError
-from possym.experiments.learning_dynamics.charts import hop_words, of_task
-from possym.experiments.learning_dynamics.summaries import over_seeds, require_columns
+from possym.experiments.learning_dynamics.charts import hop_words
+from possym.experiments.learning_dynamics.summaries import over_seeds
 from possym.experiments.mechanism.token_flow import OTHER, POWERS, SUPERSCRIPTS, function_name
 from possym.results.published import published
 
@@ -33,7 +33,6 @@ def moved_tokens(table: pd.DataFrame, title: str) -> alt.LayerChart:
             the layer brought another token).
         title: what the picture shows.
     """
-    require_columns(table, ["hops", "layer", "place", "token", "path", "changed"])
     hops = sorted(table["hops"].unique().tolist())
     data = table.assign(
         row=["input" if layer < 0 else f"after layer {layer}" for layer in table["layer"]],
@@ -84,11 +83,8 @@ def labels_by_seed(labels: pd.DataFrame, task: str) -> alt.LayerChart:
     Args:
         labels: task, seed, without, layer, function, agreement; rows with ``without`` −1 are shown.
         task: ``"number"`` or ``"letter"``.
-
-    Raises:
-        InputError: a column is missing, or no row belongs to the task.
     """
-    rows = of_task(labels, task, ["seed", "without", "layer", "function", "agreement"])
+    rows = labels[labels["task"] == task]
     rows = rows[rows["without"] == -1].copy()
     rows["name"] = [function_name(task, int(power)) for power in rows["function"]]
     rows["short"] = [short_name(task, int(power)) for power in rows["function"]]
@@ -145,7 +141,7 @@ def arrivals(left: pd.DataFrame, task: str) -> alt.LayerChart:
         left: task, seed, layer (−1 before the first), hops, left, share.
         task: ``"number"`` or ``"letter"``.
     """
-    rows = of_task(left, task, ["seed", "layer", "hops", "left", "share"])
+    rows = left[left["task"] == task]
     data = over_seeds(rows[rows["left"] == 0], ["hops", "layer"], "share")
     done = data[data["median"] >= 0.9].groupby("hops")["layer"].min()
     words = (
@@ -188,7 +184,7 @@ def functions_over_training(training: pd.DataFrame, task: str) -> alt.LayerChart
         training: task, seed, step, layer, function.
         task: ``"number"`` or ``"letter"``.
     """
-    rows = of_task(training, task, ["seed", "step", "layer", "function"])
+    rows = training[training["task"] == task]
     groups = rows.groupby(["layer", "step"])["function"]
     data = groups.agg(function=lambda v: v.mode().iloc[0], share=lambda v: (v == v.mode().iloc[0]).mean()).reset_index()
     steps = sorted(data["step"].unique().tolist())
@@ -223,7 +219,6 @@ def onset_against_purity(onsets: pd.DataFrame) -> alt.LayerChart:
     Args:
         onsets: of `possym.experiments.mechanism.onsets.onsets`.
     """
-    require_columns(onsets, ["task", "seed", "layer", "function", "function_since", "kind", "pure_since"])
     rows = onsets.dropna(subset=["function_since", "pure_since"]).copy()
     if rows.empty:
         raise InputError("no layer has both a function and a kind at the end: nothing to compare")
@@ -264,7 +259,7 @@ def dominant_frequencies(frequencies: pd.DataFrame, task: str) -> alt.HConcatCha
         frequencies: task, seed, layer, head, weighting, dominant.
         task: ``"number"`` or ``"letter"``.
     """
-    rows = of_task(frequencies, task, ["seed", "layer", "weighting", "dominant"])
+    rows = frequencies[frequencies["task"] == task]
     data = over_seeds(rows, ["weighting", "layer"], "dominant")
     weightings = rows["weighting"].unique().tolist()
     paper = published(f"P2.table1.{task}").value
@@ -321,9 +316,6 @@ def plane_by_layer(table: pd.DataFrame, title: str) -> alt.LayerChart:
             is the last position's query).
         title: what the picture shows.
     """
-    require_columns(
-        table, ["layer", "sequence", "place", "token", "kind", "x", "y", "turned_x", "turned_y", "frequency_id"]
-    )
     columns = ["x", "y", "turned_x", "turned_y"]
     reach = table.groupby(["layer", "kind"])[columns].transform(lambda values: values.abs().max())
     scale = reach.max(axis=1).where(reach.max(axis=1) > 0, 1.0)

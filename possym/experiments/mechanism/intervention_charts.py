@@ -7,9 +7,8 @@ smallest and the largest.
 import pandas as pd
 
 from possym.charts import CATEGORIES, NEUTRAL, alt, dynamic_title, tile_font
-from possym.errors import InputError
-from possym.experiments.learning_dynamics.charts import hop_words, of_task
-from possym.experiments.learning_dynamics.summaries import over_seeds, require_columns
+from possym.experiments.learning_dynamics.charts import hop_words
+from possym.experiments.learning_dynamics.summaries import over_seeds
 
 CHANGES = {
     ("uniform", "all"): "uniform",
@@ -38,7 +37,7 @@ def causes(table: pd.DataFrame, task: str) -> alt.LayerChart:
         table: task, seed, change, places, layer, hops, accuracy.
         task: ``"number"`` or ``"letter"``.
     """
-    rows = of_task(table, task, ["seed", "change", "places", "layer", "hops", "accuracy"])
+    rows = table[table["task"] == task]
     rows = rows[rows["change"] != "none"].copy()
     rows["what"] = [CHANGES[pair] for pair in zip(rows["change"], rows["places"], strict=True)]
     data = over_seeds(rows, ["what", "layer", "hops"], "accuracy")
@@ -91,10 +90,8 @@ def kept_layers(kept: pd.DataFrame, task: str, instead: str = "self") -> alt.Lay
         task: ``"number"`` or ``"letter"``.
         instead: attention of the layers left out, ``"self"`` or ``"uniform"``.
     """
-    rows = of_task(kept, task, ["seed", "instead", "order", "kept", "hops", "accuracy"])
+    rows = kept[kept["task"] == task]
     rows = rows[(rows["instead"] == instead) & (rows["hops"] == 0)]
-    if rows.empty:
-        raise InputError(f"instead = {instead!r}: the table has {', '.join(sorted(set(kept['instead'])))}")
     data = over_seeds(rows, ["order", "kept"], "accuracy")
     words = {"greedy": "least needed first", "first": "from layer 0 up", "last": "from the top down"}
     data["left out"] = data["order"].map(words)
@@ -132,7 +129,6 @@ def rule_answers(rule: pd.DataFrame) -> alt.Chart:
     Args:
         rule: seed, kind, hops, answer, share.
     """
-    require_columns(rule, ["seed", "kind", "hops", "answer", "share"])
     means = rule.groupby(["kind", "hops", "answer"], as_index=False)["share"].mean()
     whole = means.groupby(["kind", "answer"], as_index=False)["share"].mean().assign(hops=0)
     data = pd.concat([whole, means], ignore_index=True)

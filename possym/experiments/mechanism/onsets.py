@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from possym.experiments.learning_dynamics.summaries import kinds, require_columns
+from possym.experiments.learning_dynamics.summaries import kinds
 from possym.experiments.mechanism.token_flow import OTHER
 
 
@@ -17,16 +17,12 @@ def onsets(training: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:
         task, seed, layer, function (k of F^k, −1 none), function_since, kind (1 positional, −1 symbolic, 0 neither),
         pure_since. The steps are NaN where a layer ends without a function, or a head without a kind.
 
-    Raises:
-        InputError: a column is missing, or γ is out of range.
-
     >>> table = pd.DataFrame({"task": "letter", "seed": 0, "layer": 0, "step": [0, 50, 100], "function": [0, 1, 1],
     ...                       "positional": [1.0, 0.5, 0.02], "symbolic": [1.0, 0.9, 0.99]})
     >>> onsets(table)[["function", "function_since", "kind", "pure_since"]].values.tolist()
     [[1.0, 50.0, -1.0, 100.0]]
     """
     layer = ["task", "seed", "layer"]
-    require_columns(training, [*layer, "step", "function", "positional", "symbolic"])
     ordered = training.sort_values([*layer, "step"], ignore_index=True)
     ordered["kind"] = kinds(ordered, gamma)
     rows = []

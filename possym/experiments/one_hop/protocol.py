@@ -12,7 +12,6 @@ from scipy.stats import binomtest
 from possym.errors import InputError
 from possym.models.runners import Reply
 from possym.results.published import published
-from possym.tasks.batch import check_count
 from possym.tasks.onehop import DIGITS, EXAMPLES, KINDS, LENGTHS, LETTERS, OneHopTask
 
 SCREEN_KIND, SCREEN_LENGTH, SCREEN_ACCURACY = "letter", 16, 0.85
@@ -31,17 +30,11 @@ def draw(prompts: int, *, lengths: tuple[int, ...] = LENGTHS, runs: int = 5, see
         DataFrame: kind, length, run, prompt (number in its data set), answer, place (of the answer, from 0), items and
         examples (the sequence, and the answers of the worked examples, with spaces between), text (the whole prompt).
 
-    Raises:
-        InputError: a number that is none, or too small.
-
     Source: 2605.31558, Appendix H: these eleven lengths and five runs; the number of prompts is not stated.
 
     >>> draw(2, lengths=(12,), runs=1)[["kind", "answer", "place"]].values.tolist()[0]
     ['number', 't', 5]
     """
-    check_count("prompts", prompts, 1)
-    check_count("runs", runs, 1)
-    check_count("seed", seed, 0)
     cells = []
     for kind in KINDS:
         for length in lengths:
@@ -81,11 +74,6 @@ def collect(prompts: pd.DataFrame, replies: list[Reply | None]) -> pd.DataFrame:
     >>> collect(prompts, [Reply(f" {answer}.", 1, True) for answer in prompts["answer"]])["correct"].all()
     np.True_
     """
-    check_table(prompts, {*KEYS, "answer"})
-    if len(replies) != len(prompts):
-        raise InputError(
-            f"{len(replies)} replies to {len(prompts)} prompts: give one a prompt, None where there is none"
-        )
     rows = [tuple(reply) if reply is not None else (None, -1, False, None) for reply in replies]
     said = pd.DataFrame(rows, columns=["reply", "tokens", "ended", "first"], index=prompts.index)
     both = pd.concat([prompts, said], axis=1)
@@ -111,16 +99,10 @@ def graded(answers: pd.DataFrame) -> pd.DataFrame:
     A reply is correct if the answer is all it says, capitals aside. Rows without a reply (NA) are refused: a prompt
     that was never answered is not a wrong answer.
 
-    Raises:
-        InputError: columns or replies are missing.
-
     >>> row = {"kind": "letter", "length": 16, "run": 0, "prompt": 0, "answer": "k3", "reply": " K3"}
     >>> graded(pd.DataFrame([row]))["correct"].tolist()
     [True]
     """
-    check_table(answers, {*KEYS, "answer", "reply"})
-    if answers["reply"].isna().any():
-        raise InputError(f"{int(answers['reply'].isna().sum())} prompts have no reply: ask them, or drop their rows")
     item = pd.Series([item_of(reply) for reply in answers["reply"]], index=answers.index, dtype="object")
     correct = [
         said is not None and said.lower() == answer.lower()
@@ -140,14 +122,10 @@ def accuracy(answers: pd.DataFrame, what: str = "correct") -> pd.DataFrame:
         DataFrame: kind, length, mean and sd over runs (sd NA with one run), prompts, and the 95 % Wilson interval
         low to high over all prompts of the cell.
 
-    Raises:
-        InputError: columns are missing.
-
     >>> rows = [dict(kind="number", length=12, run=r, correct=r < 3) for r in range(4)]
     >>> accuracy(pd.DataFrame(rows))[["mean", "prompts"]].values.tolist()
     [[0.75, 4.0]]
     """
-    check_table(answers, {"kind", "length", "run", what})
     rows = []
     for (kind, length), cell in answers.groupby(["kind", "length"], sort=True):
         runs = cell.groupby("run")[what].mean()
@@ -186,14 +164,8 @@ def screen(answers: pd.DataFrame) -> Screen:
 
     The paper asks for one token as answer and states no share; an item of the sequence counts as one token here,
     however a tokenizer cuts it, and 95 % of replies must be one.
-
-    Raises:
-        InputError: columns are missing, or there are no letter prompts of length 16.
     """
-    check_table(answers, {"kind", "length", "one_item", "correct"})
     cell = answers[(answers["kind"] == SCREEN_KIND) & (answers["length"] == SCREEN_LENGTH)]
-    if cell.empty:
-        raise InputError(f"no {SCREEN_KIND} prompts of length {SCREEN_LENGTH}: the screen needs them")
     low, high = wilson(int(cell["correct"].sum()), len(cell))
     return Screen(float(cell["correct"].mean()), low, high, float(cell["one_item"].mean()), len(cell))
 
@@ -239,9 +211,6 @@ def habits(answers: pd.DataFrame) -> pd.DataFrame:
         DataFrame: kind, length, and shares that add up to 1: right; other item (another item of the sequence);
         query (the last item, repeated); example (the answer of a worked example that is none of these); other word;
         more or nothing (not one item).
-
-    Raises:
-        InputError: columns are missing.
     """
     said = [
         habit(row.item, row.correct, row.items.split(), row.examples.split()) for row in answers.itertuples(index=False)
@@ -268,11 +237,3 @@ def habit(item: str | None, correct: bool, items: list[str], examples: list[str]
     if item == items[-1]:
         return "query"
     return "example" if item in examples else "other word"
-
-
-def check_table(table: pd.DataFrame, columns: set[str]) -> None:
-    """Raise an InputError unless ``table`` has these columns and at least one row."""
-    if missing := columns - set(table):
-        raise InputError(f"the table lacks columns {', '.join(sorted(missing))}: give one of this study")
-    if table.empty:
-        raise InputError("the table has no rows")

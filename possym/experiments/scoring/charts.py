@@ -12,8 +12,7 @@ from torch import Tensor
 
 from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, alt, kind_color
 from possym.ensembles.last_token import attention
-from possym.errors import InputError
-from possym.scores import check_relocated, swap_scores
+from possym.scores import swap_scores
 
 HEAT = alt.Scale(scheme="viridis")
 
@@ -25,21 +24,14 @@ def relocated_heatmap(heads: Mapping[str, Tensor], title: str, contents: Sequenc
         heads: name → (N, N) relocated logits, all of one N.
         title: what the picture shows.
         contents: names of the N contents; None numbers them.
-
-    Raises:
-        InputError: no head, or logits that are not square or not of one size.
     """
-    if not heads:
-        raise InputError("heads is empty: give at least one named (N, N) tensor of relocated logits")
-    counts = {check_relocated(relocated).shape for relocated in heads.values()}
-    if len(counts) > 1 or len(count := counts.pop()) != 2:
-        raise InputError(f"relocated logits of shapes {counts or count}: give (N, N) for every head, of one N")
-    names = list(contents) if contents is not None else [f"content {index}" for index in range(count[0])]
+    count = len(next(iter(heads.values())))
+    names = list(contents) if contents is not None else [f"content {index}" for index in range(count)]
     rows = [
         {"head": head, "content": names[a], "place": b, "logit": round(relocated[a, b].item(), 3), "observed": a == b}
         for head, relocated in heads.items()
-        for a in range(count[0])
-        for b in range(count[0])
+        for a in range(count)
+        for b in range(count)
     ]
     base = alt.Chart().encode(
         x=alt.X("place:O", title="Position of the key").axis(labelAngle=0, labelOverlap=True),
@@ -51,7 +43,7 @@ def relocated_heatmap(heads: Mapping[str, Tensor], title: str, contents: Sequenc
     )
     seen = base.transform_filter("datum.observed").mark_rect(fill=None, stroke="white", strokeWidth=2.5)
     layers = cells + seen
-    if count[0] <= 8:
+    if count <= 8:
         layers += base.mark_text(fontSize=10).encode(
             text=alt.Text("logit:Q", format=".1f"),
             color=alt.condition(
@@ -59,7 +51,7 @@ def relocated_heatmap(heads: Mapping[str, Tensor], title: str, contents: Sequenc
             ),
         )
     return (
-        layers.properties(height=24 * count[0])
+        layers.properties(height=24 * count)
         .facet(
             facet=alt.Facet("head:N", title=None, sort=list(heads)), columns=min(len(heads), 3), data=pd.DataFrame(rows)
         )
@@ -146,15 +138,7 @@ def swap_figure(
         tokens: the N + 1 tokens.
         temperature: τ of the weight that each swap gets in the scores.
         title: what the picture shows.
-
-    Raises:
-        InputError: shapes that do not fit.
     """
-    if relocated.ndim != 2 or own.shape != (1,) or len(tokens) != len(relocated) + 1:
-        raise InputError(
-            f"relocated {tuple(relocated.shape)}, own {tuple(own.shape)}, {len(tokens)} tokens: expected (N, "
-            "N), (1,), N + 1"
-        )
     pairs = swap_table(relocated, own, temperature)
     strongest = pairs.loc[pairs["weight"].idxmax()]
     labels = [f"{position}: {token}" for position, token in enumerate(tokens[:-1])]

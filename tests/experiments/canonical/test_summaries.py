@@ -85,5 +85,3 @@ def test_gathering_of_the_construction_and_of_its_mirror_image():
     assert found["queries"].tolist() == pytest.approx([spread, spread], abs=1e-6)
     assert found["construction"].tolist() == pytest.approx([spread, spread], abs=1e-6)
     assert found["turned"][0] == pytest.approx(1) and found["turned"][1] < 0.2
-    with pytest.raises(InputError, match=r"expected \(seeds, 2, V, 2\)"):
-        sweep.gathering(query, key, [angle, angle], symbols)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from possym.errors import InputError
 from possym.experiments.generality import charts
 from possym.experiments.generality import summaries as settings
 
@@ -103,9 +102,3 @@ def test_settings_stand_in_the_books_order(tables):
     drawn = texts(draw(charts.accuracies(settings.final_purity(tables["accuracy"], tables["heads"]))))
     order = [text for text in drawn if text in charts.LABELS.values()]
     assert order == [label for name, label in charts.LABELS.items() if name != "paper"]
-
-
-def test_missing_columns_are_refused(tables):
-    for chart in [charts.accuracies, charts.kinds_by_layer, charts.over_training]:
-        with pytest.raises(InputError, match="lacks"):
-            chart(tables["accuracy"].drop(columns="setting"))

@@ -72,8 +72,6 @@ def test_before_is_the_last_evaluation_before_accuracy_first_reaches_one_half():
     assert settings.before_and_after(table).values.tolist() == [["heads", "letter", 0, 0.125, 0.75, False]]
     better = table.assign(accuracy=[0.99, 0.1, 0.2, 0.3])
     assert settings.before_and_after(better)[["before", "after", "learnt"]].values.tolist() == [[0.75, 0.75, True]]
-    with pytest.raises(InputError, match="heads letter 0: accuracy is never below 0.5"):
-        settings.before_and_after(table.assign(accuracy=0.5))
 
 
 def test_what_is_gained_while_learning_is_set_beside_a_constant_drift():
@@ -118,19 +116,6 @@ def test_models_of_different_depths_compare():
 
 
 def test_bad_input_is_refused(random_tables):
-    accuracy, scores, heads = (random_tables[name] for name in ("accuracy", "scores", "heads"))
+    accuracy, heads = random_tables["accuracy"], random_tables["heads"]
     with pytest.raises(InputError, match=r"gamma = 0\.2: the heads were judged at 0\.05, 0\.1"):
         settings.final_purity(accuracy, heads, 0.2)
-    with pytest.raises(InputError, match="gamma = 'small'"):
-        settings.by_layer(heads, "small")
-    for call, table in (
-        (lambda t: settings.final_purity(accuracy, t), heads.drop(columns="kind")),
-        (lambda t: settings.course(accuracy, t), scores.drop(columns="symbolic")),
-        (lambda t: settings.course(t, scores), accuracy.drop(columns="setting")),
-        (settings.by_layer, heads.drop(columns="layer")),
-        (settings.before_and_after, accuracy),
-    ):
-        with pytest.raises(InputError, match="lacks"):
-            call(table)
-    with pytest.raises(InputError, match="gamma"):
-        settings.course(accuracy, scores, 0.7)

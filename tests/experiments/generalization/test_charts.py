@@ -6,7 +6,6 @@ import math
 import pandas as pd
 import pytest
 
-from possym.errors import InputError
 from possym.experiments.generalization import charts, forecast_charts
 from possym.experiments.generalization.claims import leads_fall
 from possym.results import Study
@@ -237,8 +236,6 @@ def test_quality_shows_errors_and_names_the_best():
         ("letter: forecast", "0.300"), ("letter: one number", "0.200"),
     ]  # fmt: skip
     assert any("forecast (number), one number (letter)" in text for text in texts(svg))
-    with pytest.raises(InputError, match="'error'"):
-        forecast_charts.quality_chart(table[table["measure"] == "rank"])
 
 
 def test_parts_follow_their_menus():

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC
-from possym.errors import InputError
 from possym.experiments.learning_dynamics import charts as learning
 from possym.experiments.learning_dynamics.summaries import pure_counts
 
@@ -237,12 +236,3 @@ def test_counts_stand_beside_the_papers():
         "number, γ = 0.05, positional": "2", "number, γ = 0.05, symbolic": "7",
         "letter, γ = 0.1, positional": "0", "letter, γ = 0.1, symbolic": "11",
     }  # fmt: skip
-
-
-def test_unknown_tasks_and_missing_columns_are_refused(tables):
-    for chart in [learning.accuracy_by_hops, learning.kinds_over_training, learning.entropy_by_layer]:
-        table = tables["accuracy"] if chart is learning.accuracy_by_hops else tables["scores"]
-        with pytest.raises(InputError, match="task = 'words': the table has letter, number"):
-            chart(table, "words")
-        with pytest.raises(InputError, match="lacks"):
-            chart(table.drop(columns="step"), "number")

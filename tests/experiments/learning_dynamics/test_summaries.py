@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from possym.errors import InputError
 from possym.experiments.learning_dynamics import summaries as dynamics
 
 from .synthetic import study
@@ -84,43 +83,6 @@ def test_passing_kinds_are_those_that_do_not_last():
     found = dynamics.passing_kinds(scores.sample(frac=1, random_state=0))
     assert found.values.tolist() == [["letter", 1, 9, "positional", 500, 1250]]
     assert len(dynamics.passing_kinds(scores, gamma=0.04)) == 0
-
-
-def test_wrong_tables_are_refused():
-    for call in [
-        lambda table: dynamics.over_seeds(table, ["step"], "accuracy"),
-        dynamics.learnt_steps,
-        dynamics.best_steps,
-        dynamics.final_accuracy,
-        dynamics.pure_counts,
-        dynamics.passing_kinds,
-    ]:
-        with pytest.raises(InputError, match="give a pandas DataFrame"):
-            call([1, 2])
-        with pytest.raises(InputError, match="lacks .*: it has x"):
-            call(pd.DataFrame({"x": [1]}))
-        columns = [
-            "task",
-            "seed",
-            "split",
-            "step",
-            "hops",
-            "accuracy",
-            "layer",
-            "gamma",
-            "kind",
-            "entropy",
-            "positional",
-            "symbolic",
-        ]
-        with pytest.raises(InputError, match="no rows"):
-            call(pd.DataFrame(columns=columns))
-
-
-@pytest.mark.parametrize("level", [0, -0.1, 1.1, True, "0.9", float("nan")])
-def test_levels_are_accuracies(level, made):
-    with pytest.raises(InputError, match="level = "):
-        dynamics.learnt_steps(made["accuracy"], level)
 
 
 def test_a_run_has_converged_where_it_stays_above_the_level(made):
@@ -237,14 +199,6 @@ def test_seeds_that_never_learn_are_counted_and_left_out():
     assert found["seeds"].tolist() == [7, 7] and found["without"].tolist() == [1, 1]
     assert found["correlation"].tolist() == pytest.approx([1, 1])
     assert found["lag"].tolist() == [0, 0]
-
-
-def test_impossible_levels_and_shares_are_refused(made):
-    for level in [0, 1.5, True, "all"]:
-        with pytest.raises(InputError, match="level"):
-            dynamics.converged_steps(made["accuracy"], level)
-        with pytest.raises(InputError, match="share"):
-            dynamics.purity_steps(made["heads"], level)
 
 
 def test_crossings_are_interpolated_between_evaluations():

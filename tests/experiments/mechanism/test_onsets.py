@@ -2,9 +2,7 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
-from possym.errors import InputError
 from possym.experiments.mechanism.onsets import onsets
 
 
@@ -42,5 +40,3 @@ def test_gamma_decides_what_is_pure():
          "symbolic": [1.0, 0.95]}
     )  # fmt: skip
     assert onsets(table)["kind"].item() == -1 and onsets(table, gamma=0.05)["kind"].item() == 0
-    with pytest.raises(InputError, match="symbolic"):
-        onsets(table.drop(columns="symbolic"))

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 import torch
 
-from possym.errors import InputError
 from possym.experiments.multihop_tasks import charts
 from possym.tasks import Batch, LetterTask, NumberTask
 
@@ -37,12 +36,6 @@ def test_the_path_drawn_is_the_batchs(task, hops):
         [start, stop] for start, stop in itertools.pairwise(path)
     ]
     assert all(name in texts(svg) for name in names)
-
-
-def test_two_sequences_of_one_hop_count_are_refused():
-    task = NumberTask()
-    with pytest.raises(InputError, match="one sequence for each"):
-        charts.hop_paths(task, task.sample(2, hops=1), "two alike")
 
 
 def test_balance_counts_the_answers_places():

@@ -115,20 +115,3 @@ def test_a_prompt_without_a_reply_is_not_a_wrong_answer(prompts):
     assert len(table) == len(prompts) - 2 and table.correct.all()
     with pytest.raises(InputError, match="none of the prompts was answered"):
         onehop.collect(prompts, [None] * len(prompts))
-    with pytest.raises(InputError, match="1 prompts have no reply"):
-        onehop.graded(prompts.assign(reply=["x"] * (len(prompts) - 1) + [None]))
-
-
-def test_wrong_arguments_are_refused(prompts):
-    for call, message in (
-        (lambda: onehop.draw(0), "prompts = 0"),
-        (lambda: onehop.draw(1, runs=True), "runs = True"),
-        (lambda: onehop.draw(1, seed=-1), "seed = -1"),
-        (lambda: onehop.collect(prompts, [None]), "1 replies to 48 prompts"),
-        (lambda: onehop.accuracy(prompts), "lacks columns correct"),
-        (lambda: onehop.screen(pd.DataFrame(columns=["kind", "length", "one_item", "correct"])), "has no rows"),
-    ):
-        with pytest.raises(InputError, match=message):
-            call()
-    with pytest.raises(InputError, match="no letter prompts of length 16"):
-        onehop.screen(onehop.collect(prompts, replies(prompts, bool)).query("length == 12"))

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from possym.ensembles.last_token import attention, swapped_attention
-from possym.errors import InputError
 from possym.experiments import scoring
 from possym.experiments.scoring import charts, summaries
 from possym.scores import exclusion, relocated_logits, swap_scores
@@ -145,15 +144,6 @@ def test_plane_profile_draws_every_plane():
     points = {(mark["kind"], mark["frequency_id"]): number(mark["score"]) for mark in marks(svg, "(?:point|circle)")}
     assert points["positional", "1"] == 0.9 and points["symbolic", "3"] == 0.8
     assert "largest logits is number 2" in chart.to_dict()["description"]
-
-
-def test_wrong_heads_are_refused(head):
-    with pytest.raises(InputError, match="at least one"):
-        charts.relocated_heatmap({}, "none")
-    with pytest.raises(InputError, match="of one N"):
-        charts.relocated_heatmap({"a": head[0], "b": head[0][:4, :4]}, "two sizes")
-    with pytest.raises(InputError, match="N \\+ 1"):
-        charts.swap_figure(*head, TOKENS[:-1], title="too few tokens")
 
 
 @pytest.fixture(scope="module")
