@@ -102,10 +102,9 @@ class EnsembleConfig(ExperimentConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot run, before it runs."""
         super().__post_init__()
-        if not self.tasks or len(set(self.tasks)) < len(self.tasks) or not set(self.tasks) <= TASKS.keys():
-            raise ConfigError(f"tasks = {self.tasks!r}: give one or more of {', '.join(TASKS)}, each once")
-        if not self.hops or list(self.hops) != sorted(set(self.hops)) or not set(self.hops) <= {1, 2, 3, 4}:
-            raise ConfigError(f"hops = {self.hops!r}: give ascending numbers from 1 to 4")
+        self.each_once("tasks", known=TASKS)
+        self.each_once("hops", known=(1, 2, 3, 4))
+        self.ascending(1, "hops")
         if self.architecture not in ARCHITECTURES:
             raise ConfigError(f"architecture = {self.architecture!r}: known are {', '.join(ARCHITECTURES)}")
         if self.supervise not in SUPERVISED:
@@ -116,8 +115,7 @@ class EnsembleConfig(ExperimentConfig):
             raise ConfigError(
                 f"hop_shares = {self.hop_shares!r}: give one share above 0 for each of {self.hops} hops, 1 together"
             )
-        if self.members < 1:
-            raise ConfigError(f"members = {self.members}: give a whole number from 1")
+        self.each_at_least(1, "members")
         self.model(vocabulary_size=1)
         self.training()
         if self.steps * self.batch > self.training_sequences:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
@@ -50,6 +51,35 @@ class ExperimentConfig:
         known_device(self.device)
         if not 0 <= self.seed < SEEDS:
             raise ConfigError(f"seed = {self.seed}: give a whole number from 0 to below {SEEDS:,}")
+
+    def each_at_least(self, least: int, *names: str) -> None:
+        """Raise a ConfigError unless each number in these fields is at least so large."""
+        self._each(f"whole numbers from {least}", lambda value: value >= least, names)
+
+    def each_positive(self, *names: str) -> None:
+        """Raise a ConfigError unless each number in these fields is above 0."""
+        self._each("positive numbers", lambda value: value > 0, names)
+
+    def each_once(self, *names: str, known: Iterable[Any] = ()) -> None:
+        """Raise a ConfigError unless these fields hold one value or more, none twice, and only known ones."""
+        for name in names:
+            values, known = getattr(self, name), list(known)
+            if not values or len(set(values)) < len(values) or (known and not set(values) <= set(known)):
+                some = f" of {', '.join(map(str, known))}" if known else ""
+                raise ConfigError(f"{name} = {values!r}: give one or more{some}, each once")
+
+    def ascending(self, least: int, *names: str) -> None:
+        """Raise a ConfigError unless these fields hold ascending numbers, one or more, from so large a one."""
+        for name in names:
+            values = getattr(self, name)
+            if not values or list(values) != sorted(set(values)) or values[0] < least:
+                raise ConfigError(f"{name} = {values!r}: give ascending numbers from {least}")
+
+    def _each(self, wanted: str, fits: Callable[[Any], bool], names: tuple[str, ...]) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not all(map(fits, value if isinstance(value, tuple) else (value,))):
+                raise ConfigError(f"{name} = {value!r}: give {wanted}")
 
     @classmethod
     def preset_named(cls, name: str, **overrides: Any) -> Self:

@@ -78,22 +78,15 @@ class Config(ExperimentConfig):
     def __post_init__(self) -> None:
         """Refuse impossible sizes before anything is trained."""
         super().__post_init__()
-        for name in ("frequency_ids", "few_ids", "plane_counts", "temperatures"):
-            if not getattr(self, name) or len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ConfigError(f"{name} = {getattr(self, name)}: give at least one value, none twice")
+        self.each_once("frequency_ids", "few_ids", "plane_counts", "temperatures")
         for name in ("frequency_ids", "few_ids"):
             if not all(0 <= i <= GRID for i in getattr(self, name)):
                 raise ConfigError(f"{name} = {getattr(self, name)}: IDs are 1 to {GRID}, and 0 for NoPE")
-        lowest = {"length": 4, "long_length": 4, "seeds": 2, "points": 2, "many_planes": 2}
-        if min(self.deviation, self.fixed_deviation) <= 0:
-            raise ConfigError(f"deviation = {self.deviation}, fixed_deviation = {self.fixed_deviation}: both above 0")
-        for name in ("width", "steps", "batch", "test_sequences", "final_sequences", "scored_sequences"):
-            lowest[name] = 1
-        for name, low in lowest.items():
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name} = {getattr(self, name)}: give a whole number from {low}")
-        if not all(count >= 1 for count in self.plane_counts) or not all(t > 0 for t in self.temperatures):
-            raise ConfigError(f"plane_counts = {self.plane_counts}, temperatures = {self.temperatures}: all above 0")
+        self.each_positive("deviation", "fixed_deviation", "temperatures")
+        self.each_at_least(1, "width", "steps", "batch", "test_sequences", "final_sequences", "scored_sequences")
+        self.each_at_least(1, "plane_counts")
+        self.each_at_least(2, "seeds", "points", "many_planes")
+        self.each_at_least(4, "length", "long_length")
         if max(self.test_sequences, self.scored_sequences) > self.final_sequences:
             raise ConfigError(
                 f"final_sequences = {self.final_sequences}: the other tests read the first of these; give more"

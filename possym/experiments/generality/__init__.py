@@ -34,7 +34,7 @@ from torch import Tensor
 from possym.ensembles.ensemble import Ensemble
 from possym.ensembles.streams import generator
 from possym.ensembles.training import training_dtype
-from possym.errors import ConfigError, InputError
+from possym.errors import InputError
 from possym.experiments.learning_dynamics import GAMMAS, accuracy_table, pure_heads, score_heads, score_table
 from possym.experiments.trained import EnsembleConfig, accuracy_by_hops, draw, held_out, task_named, train
 from possym.results import Study, checkpoint_folder, choose_device
@@ -66,8 +66,7 @@ class SettingsConfig(EnsembleConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot run, before it runs."""
         super().__post_init__()
-        if not self.settings or len(set(self.settings)) < len(self.settings) or not set(self.settings) <= {*SETTINGS}:
-            raise ConfigError(f"settings = {self.settings!r}: give one or more of {', '.join(SETTINGS)}, each once")
+        self.each_once("settings", known=SETTINGS)
         if len(self.settings) > 1:
             for setting in self.settings:
                 self.of(setting)
@@ -135,8 +134,7 @@ class Config(SettingsConfig):
         """Refuse what cannot run, before it runs."""
         super().__post_init__()
         self.need_sequences("validation_sequences", "test_sequences", "scored_sequences")
-        if not self.temperature > 0:
-            raise ConfigError(f"temperature = {self.temperature}: give a positive number")
+        self.each_positive("temperature")
         evaluation_steps(self.steps, self.points)
 
 

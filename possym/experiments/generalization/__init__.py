@@ -126,23 +126,18 @@ class Config(EnsembleConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot run, before it runs."""
         super().__post_init__()
-        names = ("", "number_", "letter_", "checkpoint_", "part_", "repair_", "compared_")
-        for name in (f"{each}lengths" for each in names):
-            lengths, least = getattr(self, name), WINDOW + (name == "part_lengths")
-            if not lengths or list(lengths) != sorted(set(lengths)) or lengths[0] < least:
-                raise ConfigError(f"{name} = {lengths!r}: give ascending lengths from {least}")
-        for name in ("other_members", "rule_members", "part_sequences", "repair_sequences", "compared_sequences"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}: give a whole number from 1")
-        for name in ("sequences", "sequences_between", "checkpoint_sequences", "scored_sequences", "windows"):
-            if getattr(self, name) < 40:  # drawn at random, every number of hops is among so many
-                raise ConfigError(f"{name} = {getattr(self, name)}: give at least 40, to have every number of hops")
+        names = ("", "number_", "letter_", "checkpoint_", "repair_", "compared_")
+        self.ascending(WINDOW, *(f"{each}lengths" for each in names))
+        self.ascending(WINDOW + 1, "part_lengths")
+        self.each_at_least(1, "other_members", "rule_members", "part_sequences", "repair_sequences")
+        self.each_at_least(1, "compared_sequences")
+        # Drawn at random, every number of hops is among so many.
+        self.each_at_least(40, "sequences", "sequences_between", "checkpoint_sequences", "scored_sequences", "windows")
         if self.lengths[0] != WINDOW:
             raise ConfigError(f"lengths = {self.lengths!r}: begin with {WINDOW}, the training length")
         if not set(self.other_rules) <= {"letter_any"}:
             raise ConfigError(f"other_rules = {self.other_rules!r}: known is letter_any")
-        if not self.temperature > 0:
-            raise ConfigError(f"temperature = {self.temperature}: give a positive number")
+        self.each_positive("temperature")
         if self.learning_rate in self.other_rates or len(set(self.other_rates)) < len(self.other_rates):
             raise ConfigError(f"other_rates = {self.other_rates!r}: give others than {self.learning_rate}, each once")
         for rate in self.other_rates:

@@ -115,9 +115,7 @@ class Config(EnsembleConfig):
         """Refuse what cannot run, before it runs."""
         super().__post_init__()
         self.need_sequences("validation_sequences", "test_sequences", "scored_sequences", "variant_sequences")
-        for temperature in (self.temperature, *self.temperatures):
-            if not temperature > 0:
-                raise ConfigError(f"temperature = {temperature}: give a positive number")
+        self.each_positive("temperature", "temperatures")
         if not 1 <= self.other_members <= self.members:
             raise ConfigError(
                 f"other_members = {self.other_members}: give a number from 1 to {self.members}, the members"

@@ -100,12 +100,9 @@ class Config(SettingsConfig):
             raise ConfigError(f"hops = {self.hops!r}: give {HOPS}, or one number alone")
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] != WINDOW:
             raise ConfigError(f"lengths = {self.lengths!r}: give ascending lengths from {WINDOW}, the training length")
-        for name in ("test_sequences", "sequences", "windows"):
-            if getattr(self, name) < 40:  # drawn at random, every number of hops is among so many
-                raise ConfigError(f"{name} = {getattr(self, name)}: give at least 40, to have every number of hops")
+        self.each_at_least(40, "test_sequences", "sequences", "windows")  # every number of hops is among so many
         self.need_sequences("scored_sequences")
-        if not self.temperature > 0:
-            raise ConfigError(f"temperature = {self.temperature}: give a positive number")
+        self.each_positive("temperature")
 
 
 def run(config: Config) -> Study:

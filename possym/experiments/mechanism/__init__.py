@@ -121,14 +121,12 @@ class Config(EnsembleConfig):
         self.need_sequences(
             "sequences", "weighed_sequences", "changed_sequences", "chosen_sequences", "tracked_sequences"
         )
-        if self.rule_sequences < 1:
-            raise ConfigError(f"rule_sequences = {self.rule_sequences}: give a whole number from 1")
+        self.each_at_least(1, "rule_sequences")
         for name in ("tracked", "undropped"):
             if not 1 <= getattr(self, name) <= self.members:
                 few = f"{name} = {getattr(self, name)}"
                 raise ConfigError(f"{few}: give a whole number from 1 to members = {self.members}")
-        if not self.temperature > 0:
-            raise ConfigError(f"temperature = {self.temperature}: give a positive number")
+        self.each_positive("temperature")
         evaluation_steps(self.steps, self.points)
 
 

@@ -54,12 +54,9 @@ class Config(ExperimentConfig):
             raise ConfigError(f"model is empty: give a hub id, a folder or {hub.DEFAULT!r}")
         if self.dtype not in hub.DTYPES:
             raise ConfigError(f"dtype = {self.dtype!r}: known dtypes are {', '.join(hub.DTYPES)}")
-        if not self.forms or len(set(self.forms)) < len(self.forms) or not set(self.forms) <= set(FORMS):
-            raise ConfigError(f"forms = {self.forms!r}: give some of {', '.join(FORMS)}, each once")
-        if not self.lengths or min(self.lengths) < 2 or list(self.lengths) != sorted(set(self.lengths)):
-            raise ConfigError(f"lengths = {self.lengths!r}: give ascending lengths from 2")
-        if low := [name for name in ("runs", "prompts", "max_new_tokens") if getattr(self, name) < 1]:
-            raise ConfigError(f"{low[0]} = {getattr(self, low[0])}: give a whole number from 1")
+        self.each_once("forms", known=FORMS)
+        self.ascending(2, "lengths")
+        self.each_at_least(1, "runs", "prompts", "max_new_tokens")
 
 
 def run(config: Config) -> Study:

@@ -136,28 +136,15 @@ class Config(ExperimentConfig):
         super().__post_init__()
         if self.dtype not in hub.DTYPES:
             raise ConfigError(f"dtype = {self.dtype!r}: known dtypes are {', '.join(hub.DTYPES)}")
-        if not self.pairs or list(self.pairs) != sorted(set(self.pairs)) or self.pairs[0] < 8:
-            raise ConfigError(f"pairs = {self.pairs}: give ascending numbers from 8")
+        self.ascending(8, "pairs")
         if len(self.prompts) != len(self.pairs):
             raise ConfigError(f"prompts = {self.prompts}: give one number for each of pairs = {self.pairs}")
         if self.reference not in self.pairs:
             raise ConfigError(f"reference = {self.reference}: give one of pairs = {self.pairs}")
-        counts = (
-            "other_prompts", "sensitivity_prompts", "permutations", "query_places", "band", "known_heads",
-            "random_models", "band_draws",
-        )  # fmt: skip
-        for name, value in {"prompts": min(self.prompts), **{name: getattr(self, name) for name in counts}}.items():
-            if value < 1:
-                raise ConfigError(f"{name} = {value}: give whole numbers from 1")
-        for name in ("text_length", "repeated_length"):
-            if getattr(self, name) < 4:
-                raise ConfigError(f"{name} = {getattr(self, name)}: give a whole number from 4")
-        for name in ("temperature", "relative_temperature", "temperatures", "relative_temperatures"):
-            given = getattr(self, name)
-            if not all(t > 0 for t in (given if isinstance(given, tuple) else (given,))):
-                raise ConfigError(f"{name} = {given}: give positive numbers")
-        if not all(size >= 1 for size in self.block_sizes):
-            raise ConfigError(f"block_sizes = {self.block_sizes}: give numbers of tokens from 1")
+        self.each_at_least(1, "prompts", "other_prompts", "sensitivity_prompts", "permutations", "query_places")
+        self.each_at_least(1, "band", "known_heads", "random_models", "band_draws", "block_sizes")
+        self.each_at_least(4, "text_length", "repeated_length")
+        self.each_positive("temperature", "relative_temperature", "temperatures", "relative_temperatures")
 
     def form(self, name: str) -> dict[str, Any]:
         """Return how `possym.profile` scores in one of `FORMS`."""

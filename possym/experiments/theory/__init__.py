@@ -117,14 +117,9 @@ class Config(ExperimentConfig):
         super().__post_init__()
         if empty := [entry.name for entry in fields(self) if getattr(self, entry.name) == ()]:
             raise ConfigError(f"{empty[0]} = (): give at least one")
-        for name, least in (("longest", 3), ("measured", 3), ("turn_steps", 1), ("random_heads", 1), ("sequences", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} = {getattr(self, name)}: give at least {least}")
-        if min(self.alphabets) < 2 or min(self.shape_lengths) < 3:
-            raise ConfigError(
-                f"alphabets = {self.alphabets}, shape_lengths = {self.shape_lengths}: at least 2 letters and 3 "
-                "positions"
-            )
+        self.each_at_least(1, "turn_steps", "random_heads", "sequences")
+        self.each_at_least(2, "alphabets")
+        self.each_at_least(3, "longest", "measured", "shape_lengths")
 
 
 def run(config: Config) -> Study:

@@ -31,7 +31,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from possym.errors import ConfigError, UnsupportedModelError
+from possym.errors import UnsupportedModelError
 from possym.experiments.real_models import HELD, PAPERS, SCALE_FREE, shrunk, staged
 from possym.experiments.real_models.random_weights import random_weights
 from possym.experiments.two_models.bases import CONDITIONS, has_two_bases, layer_kinds, with_bases
@@ -100,12 +100,9 @@ class Config(ExperimentConfig):
     def __post_init__(self) -> None:
         """Refuse numbers that do not fit before a model is loaded."""
         super().__post_init__()
-        if not self.models or len(set(self.models)) < len(self.models):
-            raise ConfigError(f"models = {self.models}: give one or more, each once")
-        names = ("pairs", "prompts", "texts", "text_length", "random_models", "random_prompts", "atlas_prompts")
-        for name in (*names, "atlas_length", "known_heads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}: give a whole number from 1")
+        self.each_once("models")
+        self.each_at_least(1, "pairs", "prompts", "texts", "text_length", "random_models", "random_prompts")
+        self.each_at_least(1, "atlas_prompts", "atlas_length", "known_heads")
 
     def form(self, name: str) -> dict[str, Any]:
         """Return how `possym.profile` scores in the papers' form or scale-free."""

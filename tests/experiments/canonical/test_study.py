@@ -11,7 +11,6 @@ import torch
 from possym import results
 from possym.ensembles.schedule import TrainingConfig
 from possym.ensembles.training import Trainer
-from possym.errors import ConfigError
 from possym.experiments import canonical
 from possym.experiments.canonical import Config, Piece, Sequences
 
@@ -167,24 +166,3 @@ def test_killed_run_ends_as_a_straight_one(tmp_path, monkeypatch):
     for task in canonical.TASKS:
         for side in ("query", "key"):
             assert torch.equal(straight.arrays[f"{task}/{side}"][:, -1], straight.arrays[f"{task}/final_{side}"][0])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"few_ids": (0, 33)}, "IDs are 1 to 32"),
-        ({"few_ids": (0, 0)}, "none twice"),
-        ({"frequency_ids": ()}, "at least one"),
-        ({"plane_counts": (0,)}, "all above 0"),
-        ({"temperatures": (0.0,)}, "all above 0"),
-        ({"seeds": 1}, "seeds = 1"),
-        ({"steps": 0}, "steps = 0"),
-        ({"deviation": 0.0}, "both above 0"),
-        ({"length": "32"}, "expected int"),
-        ({"test_sequences": 65}, "final_sequences = 64"),
-        ({"long_length": 65}, "every answer's position"),
-    ],
-)
-def test_bad_settings_are_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        tiny(**changes)

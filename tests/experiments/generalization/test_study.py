@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from possym import ConfigError, results
+from possym import results
 from possym.ensembles.last_token import plane_table
 from possym.experiments import generalization as study
 from possym.experiments import learning_dynamics
@@ -170,39 +170,6 @@ def test_an_interrupted_study_ends_with_the_same_result(tmp_path, monkeypatch):
     for name, table in whole.tables.items():
         if name != "timing":
             pd.testing.assert_frame_equal(table, resumed.tables[name], check_exact=True)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"lengths": (16, 40)},
-        {"lengths": (40, 17)},
-        {"lengths": ()},
-        {"lengths": (25, 40)},
-        {"part_lengths": (17,)},
-        {"number_lengths": (40, 16)},
-        {"letter_lengths": ()},
-        {"checkpoint_lengths": (9,)},
-        {"repair_lengths": ()},
-        {"compared_lengths": (40, 40)},
-        {"sequences": 4},
-        {"sequences_between": 4},
-        {"checkpoint_sequences": 4},
-        {"other_rules": ("number",)},
-        {"rule_members": 0},
-        {"windows": 8},
-        {"part_sequences": 0},
-        {"other_members": 0},
-        {"other_rates": (3e-3,)},
-        {"other_rates": (1e-2, 1e-2)},
-        {"other_rates": ("fast",)},
-        {"temperature": 0.0},
-        {"members": 0},
-    ],
-)
-def test_impossible_settings_are_refused_before_anything_runs(changes):
-    with pytest.raises(ConfigError, match=next(iter(changes))):
-        study.Config.preset_named("smoke", **changes)
 
 
 def test_the_paper_preset_is_what_the_chapter_says():

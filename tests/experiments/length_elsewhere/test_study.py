@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from possym import ConfigError, InputError, results
+from possym import InputError, results
 from possym.ensembles.gptj import GPTJEnsemble
 from possym.ensembles.llama import LlamaEnsemble
 from possym.ensembles.streams import generator
@@ -203,25 +203,3 @@ def test_the_papers_own_study_has_all_lengths_of_this_one():
     theirs = papers_study.Config.preset_named("paper")
     assert set(lengths) <= {*theirs.lengths, *theirs.number_lengths, *theirs.letter_lengths}
     assert (lengths[0], lengths[-1]) == (17, 1000)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"settings": ("heads", "mixed")},
-        {"settings": ("width",)},
-        {"tasks": ("mixed",)},
-        {"hops": (1, 2)},
-        {"lengths": ()},
-        {"lengths": (25, 40)},
-        {"lengths": (17, 40, 30)},
-        {"test_sequences": 4},
-        {"sequences": 8},
-        {"windows": 8},
-        {"scored_sequences": 0},
-        {"temperature": 0.0},
-    ],
-)
-def test_impossible_settings_are_refused_before_anything_runs(changes):
-    with pytest.raises(ConfigError, match=next(iter(changes))):
-        study.Config.preset_named("smoke", **changes)

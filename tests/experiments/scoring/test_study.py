@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 import torch
 
-from possym.errors import ConfigError
 from possym.experiments import scoring as study
 from possym.experiments.scoring import summaries
 from possym.results import load_or_run
@@ -115,18 +114,3 @@ def test_the_stored_study_chooses_what_profile_does_unless_told_otherwise():
     stored = load_or_run(study, study.Config.preset_named("paper"), "stored")
     choice = summaries.choose(summaries.weighting_errors(stored.tables["cells"]))
     assert ("proportional", DEFAULT_TEMPERATURE) == choice[:2] and DEFAULT_RELATIVE
-
-
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"keys": (4,)}, "8 keys or more"),
-        ({"heads": 0}, "at least one head"),
-        ({"sinks": (0.5,)}, "begin with 0"),
-        ({"sinks": (0.0, 1.0)}, "stay below 1"),
-        ({"relative": (0.0,)}, "only positive"),
-    ],
-)
-def test_settings_that_leave_nothing_to_compare_are_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        study.Config(**settings)

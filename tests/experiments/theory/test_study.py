@@ -4,7 +4,6 @@ import pandas as pd
 import pytest
 import torch
 
-from possym.errors import ConfigError
 from possym.experiments import theory
 from possym.scores import exclusion, swap_scores
 from possym.tasks import LetterTask, NumberTask
@@ -102,11 +101,3 @@ def test_same_seed_same_tables(tables):
     pd.testing.assert_frame_equal(again, tables["tightness"])
     other = theory.tightness_table(theory.Config.preset_named("smoke", seed=1))
     assert not other.equals(again)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"longest": 2}, {"sequences": 0}, {"alphabets": (1,)}, {"shape_lengths": (2,)}, {"longest": 3.5}]
-)
-def test_bad_settings_are_refused(settings):
-    with pytest.raises(ConfigError, match=r"at least|expected"):
-        theory.Config.preset_named("smoke", **settings)

@@ -9,7 +9,7 @@ import torch
 
 import possym
 from possym import results
-from possym.errors import ConfigError, InputError, UnsupportedModelError
+from possym.errors import InputError, UnsupportedModelError
 from possym.experiments import two_models
 from possym.experiments.claim import FAILS, HOLDS, IN_PART, NOT_SHOWN, UNTESTABLE
 from possym.experiments.two_models import Config, atlases, bases, charts, claims, summaries
@@ -93,7 +93,7 @@ def test_the_atlas_is_the_public_one(study, gemma):
     assert list(atlases(study)) == list(config().models)
 
 
-def test_a_killed_run_goes_on_and_bad_settings_are_refused(study, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on(study, tmp_path, monkeypatch):
     monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path))
     whole = two_models.of_model
 
@@ -110,9 +110,6 @@ def test_a_killed_run_goes_on_and_bad_settings_are_refused(study, tmp_path, monk
     again = results.load_or_run(two_models, config(), "auto")
     for name, table in study.tables.items():
         pd.testing.assert_frame_equal(again.tables[name], table, check_dtype=False)
-    for changes in (dict(models=()), dict(models=("a", "a")), dict(prompts=0), dict(known_heads=0)):
-        with pytest.raises(ConfigError):
-            config(**changes)
 
 
 def test_a_gemma_that_is_not_installed_is_taken_from_the_store_or_says_how_to_install_it(study, tmp_path, monkeypatch):
