@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
-FINDINGS = """only => axe.run(document, {resultTypes: ["violations"], preload: false, ...only && {runOnly: only}})
+FINDINGS = """({only, without}) => axe.run(document, {resultTypes: ["violations"], preload: false,
+  ...only.length && {runOnly: only}, rules: Object.fromEntries(without.map(rule => [rule, {enabled: false}]))})
   .then(found => found.violations.flatMap(rule =>
   rule.nodes.map(node => [rule.impact, rule.id, node.html.slice(0, 120)].join(" | "))))"""
 
@@ -49,13 +50,17 @@ class Visit:
             )
         return self
 
-    def run_in_lab(self, lab: str, chapter: str) -> None:
-        """Open a chapter in JupyterLab, beside no other, and run all of it."""
+    def open_in_lab(self, lab: str, chapter: str) -> None:
+        """Open a chapter in JupyterLab, beside no other."""
         for kernel in self.page.request.get(f"{lab}/api/kernels?token=secret").json():
             self.page.request.delete(f"{lab}/api/kernels/{kernel['id']}?token=secret")
         self.open(f"{lab}/lab/tree/chapters/{chapter}.md?token=secret&reset")
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
         self.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
+
+    def run_in_lab(self, lab: str, chapter: str) -> None:
+        """Open a chapter in JupyterLab, beside no other, and run all of it."""
+        self.open_in_lab(lab, chapter)
         self.page.get_by_role("menuitem", name="Run", exact=True).click()
         self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
 
@@ -69,10 +74,10 @@ class Visit:
         """Wait until every formula is typeset."""
         self.page.wait_for_function("!window.MathJax?.startup || MathJax.startup.promise.then(() => true)")
 
-    def findings(self, *rules: str) -> list[str]:
-        """What axe-core finds wrong with the page, by all its rules or by these."""
+    def findings(self, *rules: str, without: tuple[str, ...] = ()) -> list[str]:
+        """What axe-core finds wrong with the page, by all its rules or by these, but not by those ``without``."""
         self.page.evaluate(AXE)
-        return self.page.evaluate(FINDINGS, list(rules) or None)
+        return self.page.evaluate(FINDINGS, {"only": rules, "without": without})
 
 
 NOTES = (

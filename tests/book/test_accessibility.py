@@ -1,21 +1,8 @@
-"""axe-core over the built pages in a real browser, and the book by keyboard alone."""
+"""What `test_every_page_opens_whole_at_every_width` would find with axe-core, and the book by keyboard alone."""
 
 import pytest
 
 pytestmark = pytest.mark.book
-
-
-def test_axe_finds_nothing_on_dark_pages(kinds_of_pages, address, visit):
-    """Dark ones differ in colours. Light ones are read by all rules in `test_every_page_opens_whole_at_every_width`."""
-    problems = []
-    with visit(color_scheme="dark") as v:
-        for page in kinds_of_pages:
-            v.open(f"{address}/{page}").wait_for_charts()
-            v.wait_for_formulas()
-            found = v.findings("color-contrast", "link-in-text-block")
-            problems += [f"{page}: {finding}" for finding in found]
-        problems += v.problems
-    assert problems == []
 
 
 def test_axe_would_find_something(address, visit):

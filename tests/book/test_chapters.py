@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jupytext
 import nbformat
 import pytest
 import yaml
@@ -23,9 +24,12 @@ DONE = """() => {
   const marks = cells.map(cell => cell.querySelector(".jp-InputPrompt")?.textContent ?? "");
   return cells.length > 2 && marks.every(mark => mark === "" || /\\[\\d+\\]/.test(mark));  // "": folded
 }"""
+SEEN = "document.querySelectorAll('.jp-MarkdownCell :is(h1, h2)').length"
 SHOWN = """() => [...document.querySelectorAll(".jupyter-widgets.widget-html, .jupyter-widgets-output-area")]
   .map(shown => shown.innerHTML).join()"""
 CHAPTERS = sorted(path.stem for path in ROOT.glob("chapters/*.md"))
+TEXTS = {chapter: (ROOT / f"chapters/{chapter}.md").read_text(encoding="utf-8") for chapter in CHAPTERS}
+WITH_CONTROLS = [chapter for chapter, text in TEXTS.items() if "widgets.show(" in text]
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
@@ -61,15 +65,27 @@ def lab(smoke, start_lab, tmp_path_factory):
     """A JupyterLab on all chapters at their small preset, with the results that the runs above have stored."""
     folder = tmp_path_factory.mktemp("lab")
     (folder / "chapters").mkdir()
-    for path in ROOT.glob("chapters/*.md"):
-        text = path.read_text(encoding="utf-8")
+    for chapter, text in TEXTS.items():
         small = text.replace('preset = "paper"', 'preset = "smoke"').replace('compute = "stored"', 'compute = "auto"')
-        (folder / "chapters" / path.name).write_text(small, encoding="utf-8")
+        (folder / f"chapters/{chapter}.md").write_text(small, encoding="utf-8")
     with start_lab(folder, POSSYM_RESULTS=str(smoke[1]), OMP_NUM_THREADS="1") as address:
         yield address
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
+@pytest.mark.parametrize("chapter", [chapter for chapter in CHAPTERS if chapter not in WITH_CONTROLS])
+def test_a_chapter_without_controls_opens_in_jupyterlab(chapter, lab, visit):
+    """What its cells do and draw there, they do in `test_chapter_runs` and on the built pages, by the same scripts."""
+    with visit() as v:
+        v.open_in_lab(lab, chapter)
+        texts = [
+            cell.source for cell in jupytext.reads(TEXTS[chapter], "md:myst").cells if cell.cell_type == "markdown"
+        ]
+        headings = re.findall(r"^##? ", "\n".join(texts), re.MULTILINE)
+        v.page.wait_for_function(f"{SEEN} === {len(headings)}", timeout=60_000)
+        assert v.problems == []
+
+
+@pytest.mark.parametrize("chapter", WITH_CONTROLS)
 def test_chapter_runs_in_jupyterlab_and_its_controls_answer(chapter, lab, visit):
     with visit() as v:
         v.run_in_lab(lab, chapter)
@@ -80,15 +96,14 @@ def test_chapter_runs_in_jupyterlab_and_its_controls_answer(chapter, lab, visit)
         charts = v.page.locator("figure.possym-chart")
         assert charts.count() == v.wait_for_charts()
         assert v.page.locator("figure.possym-chart[data-drawn=true]").count() == charts.count()
-        if "widgets.show(" in (ROOT / f"chapters/{chapter}.md").read_text(encoding="utf-8"):
-            before = v.page.evaluate(SHOWN)
-            if (buttons := v.page.locator(".jupyter-widgets button:visible")).count():
-                buttons.first.click()
-            else:
-                v.page.locator(".jupyter-widgets .noUi-handle").first.press("ArrowRight")
-            v.page.wait_for_function(f"before => ({SHOWN})() !== before", arg=before, timeout=60_000)
-            v.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=120_000)
-            assert wrong.count() == 0
+        before = v.page.evaluate(SHOWN)
+        if (buttons := v.page.locator(".jupyter-widgets button:visible")).count():
+            buttons.first.click()
+        else:
+            v.page.locator(".jupyter-widgets .noUi-handle").first.press("ArrowRight")
+        v.page.wait_for_function(f"before => ({SHOWN})() !== before", arg=before, timeout=60_000)
+        v.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=120_000)
+        assert wrong.count() == 0
         assert v.problems == []
 
 
