@@ -87,7 +87,8 @@ def exclusion(study: Study) -> Finding:
     return Finding(
         "No head does both",
         f"{beyond} of {len(ratio):,}",
-        "heads tried break the bound: a head of both kinds rates all words nearly alike. The proof takes three lines.",
+        "heads tried break the bound: a head of both kinds would rate all words nearly alike. The proof takes three "
+        "lines.",
         "chapters/02-exclusion-principle.md#figure-room-in-the-bound",
         bars + wall,
         f"Histogram of how much the logits of {len(ratio):,} heads vary, as a share of the bound: none is beyond 1.",
@@ -117,8 +118,8 @@ def angles(study: Study) -> Finding:
     return Finding(
         "Fast angles count, slow ones find",
         f"{right} of {all_learnt}",
-        "RoPE angles that let a head learn its task make the predicted kind: fast ones count positions, slow ones find "
-        "contents.",
+        "RoPE angles with which a head learns its task make it the predicted kind: positional to count, symbolic to "
+        "find.",
         "chapters/05-canonical-tasks.md#figure-accuracy-by-angle",
         lines,
         "Accuracy by frequency: counting positions works at fast frequencies, finding contents at slow ones.",
@@ -147,7 +148,7 @@ def training(study: Study) -> Finding:
     return Finding(
         "Training grows the heads a task needs",
         f"{number:.1f} against {letter:.1f}",
-        "of 12 heads, on average, end purely positional: on the number task, and on the letter task.",
+        "of 12 heads, on average, end purely positional: number task against letter task.",
         "chapters/07-learning-dynamics.md#figure-heads-in-the-plane",
         trails + dots,
         "Paths of heads in the plane of both scores, from the corner where both are high to the two pure corners.",
@@ -172,8 +173,7 @@ def length(study: Study) -> Finding:
     return Finding(
         "One falls off a cliff, one slides",
         f"{median['number']:.0f} against {median['letter']:.0f}",
-        "tokens until accuracy drops below 90%, for models of the number task and of the letter task. Both lengths can "
-        "be predicted, roughly.",
+        "tokens until accuracy drops below 90%: number task against letter task. Both lengths can be predicted, roughly.",
         "chapters/10-length-generalization.md#figure-accuracy-by-length",
         lines,
         "Accuracy by length of input: the number task falls early and far, the letter task later.",
@@ -202,7 +202,8 @@ def language_model(study: Study) -> Finding:
     return Finding(
         "A language model has both kinds",
         f"{area['previous-token']:.0%} and {area['induction']:.0%}",
-        "of pairs agree: a previous-token head is more positional than another head, an induction head more symbolic.",
+        "of comparisons agree: heads that look one token back are more positional than others, heads that copy "
+        "(induction heads) more symbolic.",
         "chapters/13-profiling-real-models.md#figure-known-heads",
         dots,
         "Heads of a language model by both scores: previous-token heads lie low right, induction heads high left.",
