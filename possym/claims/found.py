@@ -173,7 +173,7 @@ def length(study: Study) -> Finding:
     return Finding(
         "One falls off a cliff, one slides",
         f"{median['number']:.0f} against {median['letter']:.0f}",
-        "tokens until accuracy drops below 90%: number task against letter task. Both lengths can be predicted, roughly.",
+        "tokens until accuracy drops below 90%: number task against letter task. Both can be predicted, roughly.",
         "chapters/10-length-generalization.md#figure-accuracy-by-length",
         lines,
         "Accuracy by length of input: the number task falls early and far, the letter task later.",
