@@ -43,7 +43,7 @@ from possym.experiments.language_models.model import ENCODINGS
 from possym.kv_cache import RULES, CachePlan, Heads, applied, keep, measure, try_each
 from possym.kv_cache.evaluation import copying, needle
 from possym.results import ExperimentConfig, Study, checkpoint_folder, choose_device
-from possym.results.parts import load_part, save_part
+from possym.results.parts import join_parts, load_part, save_part
 from possym.results.progress import tqdm
 
 NAME = "cache_plans"
@@ -145,12 +145,10 @@ class Config(ExperimentConfig):
 def run(config: Config) -> Study:
     """Measure every subject that is not stored yet."""
     device, folder = choose_device(config.device), checkpoint_folder(NAME, config)
-    found: dict[str, list[pd.DataFrame]] = {}
-    for name, seed in tqdm(config.subjects(), desc="cache plans", unit="model"):
-        for table, rows in subject_tables(name, seed, config, device, folder).items():
-            found.setdefault(table, []).append(rows.assign(model=name, seed=seed))
-    tables = {name: pd.concat(parts, ignore_index=True) for name, parts in found.items()}
-    tables = {name: table[[*KEYS, *table.columns.difference(KEYS, sort=False)]] for name, table in tables.items()}
+    tables = join_parts(
+        (dict(zip(KEYS, subject, strict=True)), subject_tables(*subject, config, device, folder))
+        for subject in tqdm(config.subjects(), desc="cache plans", unit="model")
+    )
     seconds = float(tables["timing"]["seconds"].sum())
     return Study(tables, manifest={"seeds": list(range(config.seed, config.seed + config.seeds)), "seconds": seconds})
 

@@ -76,7 +76,7 @@ def best_at(share: float, model: str = MAIN) -> Callable:
         found = summaries.rule_less_rule(loss, model, ours, theirs, share)
         return Measurement(
             f"best of scores alone: {ours}, best of the others: {theirs}; difference {found.value:+.3f} nats a token "
-            f"(p = {found.p_value:.2g}); best of all: {summaries.best_rule(loss, model, share)}",
+            f"(p = {found.p_value:.2g}); best of all: {summaries.best_rule(loss, model, share)}".replace("_", " × "),
             f"{found.low:.3f} to {found.high:.3f}",
             by_interval(found, -1),
             (found,),
@@ -95,7 +95,7 @@ def near_oracle(share: float, model: str = MAIN) -> Callable:
         best = summaries.best_rule(loss, model, share)
         found = summaries.estimate(summaries.gap_closed(loss, model, best, share))
         return Measurement(
-            f"{best}: {found.value:.0%} of the way",
+            f"{best}: {found.value:.0%} of the way".replace("_", " × "),
             f"{found.low:.0%} to {found.high:.0%}",
             judge(found.low >= 0.5, found.value >= 0.5, undecided=found.value >= 0.5 > found.low),
             (found,),
