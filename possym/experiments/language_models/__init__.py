@@ -46,7 +46,7 @@ from possym.experiments.language_models.corpus import Corpus
 from possym.experiments.language_models.model import ENCODINGS, LanguageModel, Sizes, save_model
 from possym.experiments.language_models.training import train, windows
 from possym.results import ExperimentConfig, Study, atomic_write, cache_root, checkpoint_folder, choose_device
-from possym.results.parts import load_part, save_part
+from possym.results.parts import join_parts, load_part, save_part
 from possym.results.progress import tqdm
 from possym.tasks import binding
 
@@ -60,7 +60,6 @@ BINDING = "binding prompts"
 FACTOR = 8
 BINS = 32
 PLANE_POINTS = 5  # planes are scored at every so many of the points, and at the last
-KEYS = ["encoding", "width", "corpus", "seed"]
 LINE = """def mean(values):
     total = sum(values)
     return total / len(values)
@@ -203,13 +202,10 @@ def run(config: Config) -> Study:
     texts = {name: load_corpus(name, config) for name in dict.fromkeys(entry.corpus for entry in config.runs())}
     for name, text in texts.items():
         fits(name, text, config)
-    found: dict[str, list[pd.DataFrame]] = {}
-    for entry in tqdm(config.runs(), desc="language models", unit="model"):
-        for name, table in trained_tables(entry, config, texts, device, folder).items():
-            if not table.empty:
-                found.setdefault(name, []).append(table.assign(**entry._asdict()))
-    tables = {name: pd.concat(parts, ignore_index=True) for name, parts in found.items()}
-    tables = {name: table[[*KEYS, *table.columns.difference(KEYS, sort=False)]] for name, table in tables.items()}
+    tables = join_parts(
+        (entry._asdict(), trained_tables(entry, config, texts, device, folder))
+        for entry in tqdm(config.runs(), desc="language models", unit="model")
+    )
     rows = [(name, len(t.train), len(t.held_out), t.sha256, unigram(t, config.vocabulary)) for name, t in texts.items()]
     tables["corpora"] = pd.DataFrame(rows, columns=["corpus", "tokens", "held_out", "sha256", "unigram"])
     seconds = float(tables["timing"]["seconds"].sum())
