@@ -43,16 +43,16 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def median_ms(function: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
-    """Return the median milliseconds of a call over repeats, after one that is not counted."""
+def median_ms(function: Callable[[], object], device: torch.device, repeats: int = 5, uncounted: int = 1) -> float:
+    """Return the median milliseconds of a call over repeats, after some that are not counted."""
     times = []
-    for _ in range(repeats + 1):
+    for _ in range(repeats + uncounted):
         synchronize(device)
         start = time.perf_counter()
         function()
         synchronize(device)
         times.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(times[1:])
+    return 1e3 * statistics.median(times[uncounted:])
 
 
 def count_launches(function: Callable[[], object], device: torch.device) -> int:
@@ -88,13 +88,17 @@ def synchronize(device: torch.device) -> None:
 
 def report(rows: list[dict], path: Path, device: torch.device, **facts: object) -> None:
     """Print the rows as a table and write them to ``path`` with device, versions, commit and date."""
-    facts["host"] = processor()
     print(pd.DataFrame(rows).to_string(index=False))
     for name, value in facts.items():
         print(f"{name}: {value}")
+    write(rows, path, device, **facts)
+
+
+def write(rows: list[dict], path: Path, device: torch.device, **facts: object) -> None:
+    """Write rows to ``path`` with device, versions, commit and date: after each row, a stop loses none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    record = {"date": date, **environment(str(device)), **facts, "rows": rows}
+    record = {"date": date, **environment(str(device)), **facts, "host": processor(), "rows": rows}
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(record, indent=1) + "\n")
 

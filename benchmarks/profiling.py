@@ -16,7 +16,8 @@ On a GPU one more model, two layers of Llama-3-8B's shape, reads 32,768, 65,536 
 time of the products alone that relocated logits are. What is launched is counted beside every time: kernels on a GPU,
 operations on a CPU.
 
-To compare with another commit on the same machine in the same run, put its library first:
+Every row is written as soon as it is there. To compare with another commit on the same machine in the same run, put its
+library first:
 ``git archive COMMIT possym | tar -x -C FOLDER``, then ``PYTHONPATH=FOLDER python benchmarks/profiling.py``.
 
 On a CPU the scores are also compared with the procedure they replace: for every swap, move the hidden states that
@@ -25,10 +26,10 @@ enter each layer and let its attention run again (2605.31558, appendix D).
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from common import count_launches, median_ms, parser, report, synchronize
+from common import count_launches, median_ms, parser, positive, report, synchronize, write
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig
 
@@ -56,7 +57,6 @@ SHAPES = {
 TEMPERATURE = 0.1
 LONG = (2**15, 2**16, 2**17)
 SWAPS = 10_000  # of a head, where its scores are estimated
-TWO_LAYERS = LLAMA | dict(num_hidden_layers=2, max_position_embeddings=max(LONG))
 
 
 def random_model(config: object, device: torch.device) -> nn.Module:
@@ -75,15 +75,16 @@ def exponentials_ms(count: int, device: torch.device) -> float:
     return (spent - zeros) * count / (rounds * buffer.numel())
 
 
-def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> list[dict]:
-    """Return one row a way of running one model on one prompt."""
+def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> Iterator[dict]:
+    """Yield one row a way of running one model on one prompt, the main ones first."""
     device = tokens.device
     model(tokens[None, :16], use_cache=False)
     synchronize(device)
     start = time.perf_counter()
     capture = Capture(model)
     synchronize(device)
-    probe = 1e3 * (time.perf_counter() - start)
+    shared = {"model": name, "tokens": len(tokens)}
+    yield shared | {"what": "probe", "ms": 1e3 * (time.perf_counter() - start)}
     planes = int((capture.coverage.planes * capture.coverage.heads).sum())
     keys = len(tokens) - 1
     floor = exponentials_ms(planes * keys * (keys - 1), device) if frequencies else None
@@ -103,37 +104,47 @@ def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> l
             lambda: possym.profile(model, tokens, per_frequency=True, progress=False, **absolute),
             1,
         )
-    rows = []
+    ms = {}
     for what, (function, repeats) in ways.items():
-        row = {"model": name, "tokens": length, "what": what} | cost(function, device, repeats)
-        row["of_forward"] = row["ms"] / rows[0]["ms"] if rows else 1.0
+        row = shared | {"what": what} | cost(function, device, repeats)
+        ms[what] = row["ms"]
+        row["of_forward"] = row["ms"] / ms["forward"]
         if what == "16 queries":
-            row["of_one"] = row["ms"] / rows[2]["ms"]
+            row["of_one"] = row["ms"] / ms["profile"]
         if what == "profile with frequencies":
-            row |= {"floor_ms": floor, "of_floor": (row["ms"] - rows[3]["ms"]) / floor}
-        rows.append(row)
-    return [*rows, {"model": name, "tokens": length, "what": "probe", "ms": probe}]
+            row |= {"floor_ms": floor, "of_floor": (row["ms"] - ms["profile, absolute"]) / floor}
+        yield row
 
 
-def cost(function: Callable[[], object], device: torch.device, repeats: int) -> dict[str, float]:
-    """Return the median milliseconds of a call, what it launches and, on a GPU, the most memory that it takes."""
+def cost(function: Callable[[], object], device: torch.device, repeats: int, uncounted: int = 1) -> dict[str, float]:
+    """Return the median milliseconds of a call, what it launches and, on a GPU, the most memory that it takes.
+
+    Some calls are neither counted nor timed, the next is counted, those after it are timed.
+    """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    row: dict[str, float] = {"ms": median_ms(function, device, repeats)}
+    for _ in range(uncounted):
+        function()
+    launches = count_launches(function, device)
+    row = {"ms": median_ms(function, device, repeats, uncounted=0), "launches": launches}
     if device.type == "cuda":
         row["peak_GiB"] = torch.cuda.max_memory_allocated(device) / 2**30
-    return row | {"launches": count_launches(function, device)}
+    return row
 
 
-def measure_long(config: LlamaConfig, lengths: Sequence[int], device: torch.device) -> list[dict]:
-    """Return the cost of two layers of a shape on long prompts, beside that of the products alone."""
+def measure_long(config: LlamaConfig, lengths: Sequence[int], device: torch.device) -> Iterator[dict]:
+    """Yield the cost of two layers of a shape on long prompts, beside that of the products alone."""
     model = random_model(config, device)
-    rows = []
+    for swaps in (None, SWAPS):  # what is done once a model, and kernels are compiled
+        possym.profile(model, torch.arange(40, device=device), swaps=swaps, progress=False)
     for length in lengths:
         tokens = torch.randint(config.vocab_size, (length,), generator=torch.Generator().manual_seed(0)).to(device)
         shared = {"model": f"{config.num_hidden_layers} layers of Llama-3-8B", "tokens": length}
-        forward = cost(lambda tokens=tokens: model(tokens[None], use_cache=False, logits_to_keep=1), device, 1)
-        profiled = cost(lambda tokens=tokens: possym.profile(model, tokens, progress=False), device, 1)
+        forward = cost(
+            lambda tokens=tokens: model(tokens[None], use_cache=False, logits_to_keep=1), device, 1, uncounted=0
+        )
+        yield shared | {"what": "forward"} | forward
+        profiled = cost(lambda tokens=tokens: possym.profile(model, tokens, progress=False), device, 1, uncounted=0)
         width = config.hidden_size // config.num_attention_heads
         some, everything = (torch.randn(n, width, device=device) for n in (min(512, length), length))
         product = median_ms(lambda a=some, b=everything: a @ b.mT, device, 3)
@@ -142,10 +153,11 @@ def measure_long(config: LlamaConfig, lengths: Sequence[int], device: torch.devi
         profiled["of_floor"] = (profiled["ms"] - forward["ms"]) / profiled["floor_ms"]
         if device.type == "cuda":
             profiled["beyond_forward_GiB"] = profiled["peak_GiB"] - forward["peak_GiB"]
-        drawn = cost(lambda tokens=tokens: possym.profile(model, tokens, swaps=SWAPS, progress=False), device, 1)
-        ways = {"forward": forward, "profile": profiled, f"profile, {SWAPS:,} swaps": drawn}
-        rows += [shared | {"what": what} | row for what, row in ways.items()]
-    return rows
+        yield shared | {"what": "profile"} | profiled
+        drawn = cost(
+            lambda tokens=tokens: possym.profile(model, tokens, swaps=SWAPS, progress=False), device, 1, uncounted=0
+        )
+        yield shared | {"what": f"profile, {SWAPS:,} swaps"} | drawn
 
 
 def permute(model: nn.Module, tokens: Tensor) -> Tensor:
@@ -228,38 +240,45 @@ def main() -> None:
     options = parser(__doc__.split("\n")[0], "profiling.json")
     options.add_argument("--no-frequencies", action="store_true", help="leave the profile by frequency out")
     options.add_argument("--no-long", action="store_true", help="leave the prompts of 32,768 and more tokens out")
+    options.add_argument("--long", type=positive, nargs="+", default=LONG, help="tokens of the long prompts")
+    options.add_argument("--only-long", action="store_true", help="measure long prompts alone")
     chosen = options.parse_args()
     device = torch.device(choose_device(chosen.device))
     chooser = torch.Generator().manual_seed(0)
-    rows = []
+    long_shape = LlamaConfig(**LLAMA | dict(num_hidden_layers=2, max_position_embeddings=max(chosen.long)))
     if device.type == "cuda" and not chosen.tiny:
-        for name, config in SHAPES.items():
-            model = random_model(config, device)
-            tokens = torch.randint(config.vocab_size, (8192,), generator=chooser).to(device)
-            rows += measure(name, model, tokens[:2048], not chosen.no_frequencies)
-            rows += measure(name, model, tokens, frequencies=False)
-            del model
-            torch.cuda.empty_cache()
+        models = {} if chosen.only_long else {name: random_model(config, device) for name, config in SHAPES.items()}
+        tokens = {
+            name: torch.randint(model.config.vocab_size, (8192,), generator=chooser).to(device)
+            for name, model in models.items()
+        }
+        parts = [
+            measure(name, models[name], tokens[name][:length], length == 2048 and not chosen.no_frequencies)
+            for length in (2048, 8192)
+            for name in models
+        ]
         if not chosen.no_long:
-            rows += measure_long(
-                LlamaConfig(**LLAMA | dict(num_hidden_layers=2, max_position_embeddings=max(LONG))), LONG, device
-            )
+            parts.append(measure_long(long_shape, chosen.long, device))
     else:
         model = hub.load(device=str(device), dtype="float32").model
         tokens = torch.randint(100, 40_000, (48 if chosen.tiny else 512,), generator=chooser).to(device)
-        rows += measure(hub.DEFAULT, model, tokens, not chosen.no_frequencies)
-        if chosen.tiny:
-            rows += measure_long(
-                LlamaConfig(**LLAMA | dict(num_hidden_layers=2, hidden_size=512, vocab_size=50)), (64, 256), device
-            )
+        parts = [measure(hub.DEFAULT, model, tokens, not chosen.no_frequencies)]
+        if chosen.tiny and not chosen.no_long:
+            small = LlamaConfig(**LLAMA | dict(num_hidden_layers=2, hidden_size=512, vocab_size=50))
+            parts.append(measure_long(small, (64, 256), device))
         if device.type == "cpu":
-            rows += against_permuting(model, tokens[: 8 if chosen.tiny else 48])
+            parts.append(against_permuting(model, tokens[: 8 if chosen.tiny else 48]))
     facts = dict(
         temperature=TEMPERATURE,
         threads=torch.get_num_threads(),
         kernels=device.type == "cuda" and kernels.triton_available(device),
         difference_from_float64=against_float64(device),
     )
+    rows = []
+    for row in itertools.chain.from_iterable(parts):
+        rows.append(row)
+        print(row, flush=True)
+        write(rows, chosen.output, device, **facts)
     report(rows, chosen.output, device, **facts)
 
 

@@ -322,19 +322,17 @@ def rows_of_a_band(count: int, entries: int) -> int:
     return min(count, max(1, entries // (count * 16)) * 16)
 
 
-def scores_by_temperature(
-    relocated: Tensor, extra_logits: Tensor, temperatures: Sequence[float]
-) -> tuple[Tensor, Tensor]:
-    """Return positional and symbolic scores (temperatures, ...) over all swaps of tokens, of logits not checked.
+def scores_by_temperature(relocated: Tensor, extra_logits: Tensor, temperatures: Sequence[float]) -> Scores:
+    """Return the scores over all swaps of tokens, positional and symbolic (temperatures, ...), of logits not checked.
 
     >>> relocated = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
-    >>> scores_by_temperature(relocated, torch.zeros(1), (1e-4, 0.1))[0]
+    >>> scores_by_temperature(relocated, torch.zeros(1), (1e-4, 0.1)).positional
     tensor([1., 1.])
     """
-    attention, _ = attend(relocated.diagonal(dim1=-2, dim2=-1), extra_logits)
+    attention, entropy = attend(relocated.diagonal(dim1=-2, dim2=-1), extra_logits)
     found = [token_swaps(relocated, swap_weights(attention, temperature, False)) for temperature in temperatures]
     straight, crossed, total = torch.stack(found, 1)[:3]
-    return straight / total, crossed / total
+    return Scores(straight / total, crossed / total, entropy)
 
 
 def plane_scores(

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-INTEGERS = (torch.int32, torch.int16, torch.int8)  # what bits are read as: as few numbers as fit a row
-TOGETHER, TOGETHER_ON_GPU = 2**18, 2**25  # numbers that are widened at once: what a cache holds, few calls
+from possym.profiling.bit_sums import bit_sums
+
 # What a config says besides how the model computes: where it came from, how it is run, tokens by name.
 VOLATILE = {
     "_name_or_path", "_commit_hash", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache",
@@ -82,14 +82,15 @@ def weights_hash(model: nn.Module) -> str:
     False
     """
     digest = hashlib.sha256()
-    sums: dict[torch.device, list[tuple[str, Tensor]]] = {}
+    stored: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, x in sorted(stored_tensors(model), key=lambda pair: pair[0]):
         digest.update(f"{name} {tuple(x.shape)} {x.dtype}\n".encode())
         if not x.is_meta and x.numel():
-            sums.setdefault(x.device, []).append((name, bit_sums(x)))
+            stored.setdefault(x.device, []).append((name, x))
     numbers = []
-    for some in sums.values():  # a device is asked once
-        found = torch.cat([each for _, each in some]).cpu().split([len(each) for _, each in some])
+    for some in stored.values():  # a device is asked once
+        sums = bit_sums([x for _, x in some])
+        found = torch.cat(sums).cpu().split([len(each) for each in sums])
         numbers += [(name, each.numpy().tobytes()) for (name, _), each in zip(some, found, strict=True)]
     for name, each in sorted(numbers):
         digest.update(name.encode() + each)
@@ -152,25 +153,6 @@ def plain_tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:
     if value.is_quantized:
         value = value.dequantize()
     return [(name, value.detach() if value.layout == torch.strided else value.detach().to_dense())]
-
-
-def bit_sums(x: Tensor) -> Tensor:
-    """Return the sums of the bits of a tensor, read as whole numbers, over each row and each column.
-
-    >>> bit_sums(torch.tensor([[1, 2], [3, 4]], dtype=torch.int32)).tolist()
-    [3, 7, 4, 6]
-    """
-    x = x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1).contiguous()
-    kind = next(each for each in INTEGERS if x.shape[1] * x.element_size() % each.itemsize == 0)
-    if x.storage_offset() * x.element_size() % kind.itemsize:  # then its bits cannot be read where they lie
-        x = x.clone()
-    bits = x.view(kind)
-    if bits.shape[1] == 1:
-        return bits.flatten().long()
-    at_once = (TOGETHER_ON_GPU if x.is_cuda else TOGETHER) // bits.shape[1]
-    widened = (some.long() for some in bits.split(max(1, at_once)))
-    rows, columns = zip(*[(wide.sum(1), wide.sum(0)) for wide in widened], strict=True)
-    return torch.cat([*rows, sum(columns[1:], columns[0])])
 
 
 def tokenizer_identity(tokenizer: Any) -> dict[str, str | None]:

@@ -42,7 +42,7 @@ from torch import Tensor
 from possym.ensembles.attention import causal_attention
 from possym.ensembles.ensemble import Ensemble
 from possym.ensembles.gptj import GPTJEnsemble
-from possym.ensembles.last_token import last_token_logits, query_logits
+from possym.ensembles.query_scores import query_scores
 from possym.ensembles.streams import generator
 from possym.ensembles.training import training_dtype
 from possym.errors import ConfigError, InputError
@@ -61,7 +61,7 @@ from possym.experiments.trained import (
 from possym.results import Study, checkpoint_folder, choose_device
 from possym.results.devices import devices_of
 from possym.results.steps import evaluation_steps
-from possym.scores import purity, scores_by_temperature, swap_scores
+from possym.scores import purity
 from possym.tasks import Batch
 
 NAME = "learning_dynamics"
@@ -271,8 +271,10 @@ def score_heads(model: Ensemble, tokens: Tensor, temperature: float) -> dict[str
     bytes_each = 4 * model.members * config.layers * config.heads * (6 * length * config.head_width + 16 * pairs)
     found = []
     for rows in memory_chunks(tokens, bytes_each):
-        relocated, extra_logits = last_token_logits(model, tokens[rows])
-        found.append(torch.stack(swap_scores(relocated, extra_logits=extra_logits, temperature=temperature)))
+        with torch.no_grad():
+            queries, keys, _ = model.trace(tokens[rows])
+            scores = query_scores(queries.unsqueeze(-2), keys, **planes_of(model), temperatures=(temperature,))
+        found.append(torch.stack([scores.positional[0], scores.symbolic[0], scores.entropy]).squeeze(-1))
     positional, symbolic, entropy = torch.cat(found, 3)  # each (E, L, B, H)
     return {
         "positional": positional.mean(2),
@@ -307,26 +309,22 @@ def score_variants(model: Ensemble, batch: Batch, temperatures: Sequence[float])
     jumps = torch.zeros(batch.tokens.shape, dtype=torch.bool, device=batch.tokens.device)
     from_here = batch.path[:, :-1].clamp(min=0)
     jumps.scatter_(1, from_here, batch.path[:, 1:] >= 0)
-    sums = dict.fromkeys(VARIANTS, 0.0)
-    counts = torch.zeros(len(QUERIES), dtype=torch.float64, device=batch.tokens.device)
     with torch.no_grad():
         model(batch.tokens, attend=attend, all_positions=True)
         queries, keys = (torch.stack([each[k].transpose(2, 3) for each in layers], 1) for k in (0, 1))
-        positions = torch.arange(length, device=batch.tokens.device)
-        asked = torch.stack([(positions == length - 1).expand_as(jumps), jumps, torch.ones_like(jumps)]).double()
-        for position in range(2, length):
-            chosen = asked[..., position]  # (queries, B)
-            relocated, extra_logits = query_logits(
-                queries[..., position, :],
-                keys[..., : position + 1, :],
-                frequencies=model.config.frequencies,
-                layout=model.layout,
-            )
-            found = scores_by_temperature(relocated, extra_logits, temperatures)
-            for kind, values in zip(VARIANTS, found, strict=True):
-                sums[kind] = sums[kind] + torch.einsum("telbh,qb->elhqt", values.double(), chosen)
-            counts += chosen.sum(1)
-    return {kind: total / counts[:, None] for kind, total in sums.items()}
+        scores = query_scores(queries[..., 2:, :], keys, **planes_of(model), temperatures=temperatures)
+    last = torch.arange(length, device=jumps.device) == length - 1
+    asked = torch.stack([last.expand_as(jumps), jumps, torch.ones_like(jumps)])[..., 2:].double()  # (queries, B, T − 2)
+    count = asked.sum((1, 2))[:, None]
+    return {
+        kind: torch.einsum("telbhp,qbp->elhqt", values.double(), asked) / count
+        for kind, values in zip(VARIANTS, scores[:2], strict=True)
+    }
+
+
+def planes_of(model: Ensemble) -> dict[str, Any]:
+    """Return how a model's planes turn, as functions of queries and keys ask for it."""
+    return {"frequencies": model.angles, "layout": model.layout}
 
 
 def variant_table(

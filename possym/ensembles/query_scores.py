@@ -1,0 +1,148 @@
+"""Scores of many heads and queries from their queries and keys: relocated logits, attention and swaps in one kernel.
+
+Where Triton runs, up to `MOST` keys move and all planes turn, a program takes one head and one query: it reads the
+keys once, and no matrix of logits is ever stored. Elsewhere `possym.scores` does the same in several steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from possym.ensembles.last_token import query_logits
+from possym.errors import InputError
+from possym.kernels import device_context, jit, supported, swap_terms, tl, triton
+from possym.scores import Scores, scores_by_temperature
+
+MOST = 32  # keys that move: their matrix is held in registers
+SIZE = 16  # planes worked on at a time
+WARPS = 2  # of a program, for every 16 keys
+
+
+def query_scores(
+    queries: Tensor, keys: Tensor, *, frequencies: Tensor, layout: str, temperatures: Sequence[float]
+) -> Scores:
+    """Return the scores of the last Q positions' queries, each over all swaps of two keys before its own.
+
+    Args:
+        queries: (..., Q, D) contents of the queries of the last Q positions before rotation, the first of which has
+            two keys before it at least.
+        keys: (..., T, D) contents of all keys.
+        frequencies, layout: see `possym.scores.relocated_logits`.
+        temperatures: τ of the weights of swaps; S of them.
+
+    Returns:
+        positional and symbolic (S, ..., Q), entropy (..., Q).
+
+    Raises:
+        InputError: logits are not finite.
+
+    >>> turn = dict(frequencies=torch.ones(1), layout="half")
+    >>> query_scores(torch.ones(1, 2), torch.ones(4, 2), **turn, temperatures=[0.1]).entropy
+    tensor([0.9939])
+    """
+    fits = keys.shape[-2] <= MOST + 1 and 2 * len(frequencies) == keys.shape[-1]
+    how = in_one_kernel if fits and supported(keys) else step_by_step
+    found = how(queries, keys, frequencies, layout, temperatures)
+    if not found.entropy.isfinite().all():
+        raise InputError("logits of heads are not finite: check the model")
+    return found
+
+
+def step_by_step(
+    queries: Tensor, keys: Tensor, frequencies: Tensor, layout: str, temperatures: Sequence[float]
+) -> Scores:
+    """Return what `query_scores` does, one query of all heads at a time."""
+    count, asked = keys.shape[-2], queries.shape[-2]
+    found = []
+    for index in range(asked):
+        upto = keys[..., : count - asked + index + 1, :]
+        logits = query_logits(queries[..., index, :], upto, frequencies=frequencies, layout=layout)
+        found.append(scores_by_temperature(*logits, temperatures))
+    return Scores(*(torch.stack(each, -1) for each in zip(*found, strict=True)))
+
+
+@jit
+def query_kernel(
+    queries, keys, cosines, sines, temperatures, found, asked, length, planes, pair, scale,
+    ROWS: tl.constexpr, SIZE: tl.constexpr, STEP: tl.constexpr, TEMPERATURES: tl.constexpr,
+):  # fmt: skip
+    """Write both scores of one head and query at each temperature, and the entropy of its attention.
+
+    Coordinates of a plane are ``pair`` apart, planes ``STEP``; cosines and sines (T, F) are those of distances.
+    """
+    head = (tl.program_id(0) // asked).to(tl.int64)
+    position = length - asked + tl.program_id(0) % asked
+    queries += (head * asked + tl.program_id(0) % asked) * 2 * planes
+    keys += head * length * 2 * planes
+    rows = tl.arange(0, ROWS)
+    moved = rows < position
+    relocated = tl.zeros((ROWS, ROWS), tl.float32)
+    products = tl.zeros((SIZE,), tl.float32)
+    for start in range(0, planes, SIZE):
+        plane = start + tl.arange(0, SIZE)
+        turning = plane < planes
+        inside = moved[:, None] & turning[None, :]
+        query_x = tl.load(queries + plane * STEP, mask=turning, other=0.0)
+        query_y = tl.load(queries + plane * STEP + pair, mask=turning, other=0.0)
+        own = keys + position * 2 * planes + plane * STEP
+        products += query_x * tl.load(own, mask=turning, other=0.0)
+        products += query_y * tl.load(own + pair, mask=turning, other=0.0)
+        place = keys + rows[:, None] * 2 * planes + plane[None, :] * STEP
+        key_x = tl.load(place, mask=inside, other=0.0)
+        key_y = tl.load(place + pair, mask=inside, other=0.0)
+        turn = (position - rows)[:, None] * planes + plane[None, :]
+        cos = tl.load(cosines + turn, mask=inside, other=0.0)
+        sin = tl.load(sines + turn, mask=inside, other=0.0)
+        along = key_x * query_x[None, :] + key_y * query_y[None, :]
+        across = key_y * query_x[None, :] - key_x * query_y[None, :]
+        relocated = tl.dot(along, tl.trans(cos), relocated, input_precision="ieee")
+        relocated = tl.dot(across, tl.trans(sin), relocated, input_precision="ieee")
+    relocated *= scale
+    own_logit = tl.sum(products, 0) * scale
+
+    logits = tl.sum(tl.where(rows[:, None] == rows[None, :], relocated, 0.0), 1)
+    most = tl.maximum(tl.max(tl.where(moved, logits, -float("inf")), 0), own_logit)
+    attention = tl.where(moved, tl.exp(logits - most), 0.0)
+    own_attention = tl.exp(own_logit - most)
+    total = tl.sum(attention, 0) + own_attention
+    mean = (tl.sum(attention * (logits - most), 0) + own_attention * (own_logit - most)) / total
+    attention = attention / total
+
+    swap = (rows[:, None] < rows[None, :]) & moved[None, :]
+    before = (logits[None, :] - logits[:, None]) * 1.4426950
+    straight, crossed = swap_terms(before, (relocated - tl.trans(relocated)) * 1.4426950, tl.where(swap, 1.0, 0.0))
+    gap = tl.abs(attention[:, None] - attention[None, :])
+    below = tl.minimum(gap - tl.max(tl.max(tl.where(swap, gap, 0.0), 1), 0), 0.0)
+    found += tl.program_id(0).to(tl.int64) * (2 * TEMPERATURES + 1)
+    for index in tl.static_range(TEMPERATURES):
+        weight = tl.where(swap, tl.exp(below / tl.load(temperatures + index)), 0.0)
+        weights = tl.sum(tl.sum(weight, 1), 0)
+        tl.store(found + index, tl.sum(tl.sum(weight * straight, 1), 0) / weights)
+        tl.store(found + TEMPERATURES + index, tl.sum(tl.sum(weight * crossed, 1), 0) / weights)
+    tl.store(found + 2 * TEMPERATURES, tl.log(total) - mean)
+
+
+def in_one_kernel(
+    queries: Tensor, keys: Tensor, frequencies: Tensor, layout: str, temperatures: Sequence[float]
+) -> Scores:
+    """Return what `query_scores` does, in one kernel."""
+    count, asked, planes = keys.shape[-2], queries.shape[-2], len(frequencies)
+    shape, columns = queries.shape[:-1], 2 * len(temperatures) + 1
+    angles = torch.arange(count, dtype=torch.float64, device=keys.device)[:, None] * frequencies.to(keys.device)
+    angles = angles.remainder(2 * math.pi)  # a cosine in float64 first, cast last
+    found = keys.new_empty(shape.numel(), columns)
+    rows = max(16, triton.next_power_of_2(count - 1))
+    step, pair = (2, 1) if layout == "interleaved" else (1, planes)
+    with device_context(keys):
+        query_kernel[(len(found),)](
+            queries.contiguous(), keys.contiguous(), angles.cos().float(), angles.sin().float(),
+            torch.tensor(temperatures, dtype=torch.float32, device=keys.device), found, asked, count, planes, pair,
+            keys.shape[-1] ** -0.5, ROWS=rows, SIZE=SIZE, STEP=step, TEMPERATURES=len(temperatures),
+            num_warps=WARPS * rows // 16,
+        )  # fmt: skip
+    found = found.T.view(columns, *shape)
+    return Scores(found[: len(temperatures)], found[len(temperatures) : -1], found[-1])

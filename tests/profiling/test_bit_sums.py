@@ -1,0 +1,52 @@
+"""Sums of bits, by one kernel where it runs, against numpy's reading of the same bytes."""
+
+import numpy as np
+import pytest
+import torch
+
+from possym.kernels import triton_available
+from possym.profiling import bit_sums as bits
+from possym.profiling.bit_sums import as_integers, bit_sums, in_one_kernel, in_pieces
+
+
+def drawn(shape, dtype):
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    return (made * 50).to(dtype)
+
+
+# Rows of 4, 2 and 1 bytes; more rows and columns than one program reads; numbers that are no matrix.
+TENSORS = [
+    drawn((3, 4), torch.float32),
+    drawn((130, 514), torch.bfloat16),
+    drawn((5, 3), torch.bfloat16),
+    drawn((2, 3, 5), torch.int8),
+    drawn((7, 2), torch.float64),
+    drawn((6,), torch.float32),
+    drawn((4, 8), torch.bfloat16).T,
+    drawn((3, 6), torch.int16)[:, 1:5],
+    torch.tensor(3.0),
+]
+
+
+def by_numpy(x):
+    """Rows and columns summed as whole numbers of as many bytes as fit a row."""
+    matrix = x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1).contiguous().view(torch.uint8).numpy()
+    width = next(w for w in (4, 2, 1) if matrix.shape[1] % w == 0)
+    numbers = np.ascontiguousarray(matrix).view(f"<i{width}").astype(np.int64)
+    return numbers.ravel() if numbers.shape[1] == 1 else np.concatenate([numbers.sum(1), numbers.sum(0)])
+
+
+def test_rows_and_columns_are_summed_exactly(device, monkeypatch):
+    expected = [by_numpy(x) for x in TENSORS]
+    for together in (bits.TOGETHER, 600):
+        monkeypatch.setattr(bits, "TOGETHER", together)
+        for ours, theirs in zip(bit_sums([x.to(device) for x in TENSORS]), expected, strict=True):
+            assert ours.dtype == torch.int64 and np.array_equal(ours.cpu().numpy(), theirs)
+
+
+def test_the_kernel_agrees_with_the_pieces(device):
+    if not triton_available(torch.device(device)):
+        pytest.skip("no kernels here")
+    matrices = [as_integers(x.to(device)) for x in TENSORS[:5]]
+    for ours, pieces in zip(in_one_kernel(matrices), map(in_pieces, matrices), strict=True):
+        assert torch.equal(ours, pieces)
