@@ -188,9 +188,9 @@ class Capture:
                 hand_over()
 
         tokens = tokens.to(self.device)
-        with attached(self.model, on_call), plainly(self.model):
+        with attached(self.model, on_call), plainly():
             output, head = self.call_model(tokens, positions)
-        with plainly(self.model):
+        with plainly():
             hand_over()
         check_sound(sound)
         self.compare_with_plain_pass(tokens, positions, output)
@@ -205,7 +205,7 @@ class Capture:
 
         Returns the logits (B, Q, V) at ``positions``, or None where the model has no language head.
         """
-        with attached(self.model, on_call), plainly(self.model):
+        with attached(self.model, on_call), plainly():
             output, head = self.call_model(tokens, positions)
         return output if head else None
 
@@ -238,7 +238,7 @@ class Capture:
         shape = tuple(tokens.shape)
         if shape in self.compared or output is None:
             return
-        with settled(self.model), plainly(self.model):
+        with settled(self.model), plainly():
             plain, head = self.call_model(tokens, positions)
         tolerance = 1e-4 if output.dtype in (torch.float32, torch.float64) else 0.03
         if not distance(output.float().nan_to_num(), plain.float().nan_to_num()) <= tolerance:
@@ -263,7 +263,7 @@ class Capture:
 
             hooks = [m.register_forward_hook(functools.partial(keep, name, found)) for name, m in named]
             try:
-                with context, plainly(self.model):
+                with context, plainly():
                     self.call_model(tokens, positions)
             finally:
                 for hook in hooks:

@@ -73,16 +73,18 @@ def uses_interface(module: nn.Module) -> bool:
 
 
 @contextmanager
-def plainly(model: nn.Module) -> Iterator[None]:
+def plainly() -> Iterator[None]:
     """Compute without gradients, and in the precision of a model's weights, outside `torch.autocast`.
 
-    >>> with torch.autocast("cpu", dtype=torch.bfloat16), plainly(nn.Linear(2, 2)):
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16), plainly():
     ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
     torch.float32
     """
+    accelerator = torch.accelerator.current_accelerator()
+    kinds = ["cpu"] + ([] if accelerator is None else [accelerator.type])
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        for kind in {p.device.type for p in model.parameters()} - {"meta"} | {"cpu"}:
+        for kind in filter(torch.is_autocast_enabled, kinds):
             stack.enter_context(torch.autocast(kind, enabled=False))
         yield
 

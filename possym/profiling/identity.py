@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from possym.capture.model_state import modules_of, parameters_of
 from possym.profiling.bit_sums import bit_sums
 
 # What a config says besides how the model computes: where it came from, how it is run, tokens by name.
@@ -30,7 +31,7 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
 
     ``revision`` is the commit of the hub that it was loaded from, None where there is none.
     """
-    devices = sorted({str(p.device) for p in model.parameters()})
+    devices = sorted({str(p.device) for p in parameters_of(modules_of(model))})
     return {
         "model": model_name(model),
         "class": type(model).__name__,

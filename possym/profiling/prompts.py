@@ -176,7 +176,9 @@ def check_prompts(prompts: list[Prompt], model: nn.Module, tokenizer: Any = None
     ends = end if isinstance(end, (list, tuple)) else [end]
     vocabulary = model.get_input_embeddings().weight.shape[0]
     longest = getattr(config, "max_position_embeddings", None)
-    tables = (getattr(module, "embed_positions", None) for module in model.modules())
+    # To ask a module for what it has not is slow.
+    places = (place for m in model.modules() for place in (vars(m), m._buffers, m._parameters))
+    tables = (place.get("embed_positions") for place in places)
     last = min((len(table) for table in tables if isinstance(table, Tensor) and table.ndim == 2), default=None)
     is_batch = len(prompts) > 1 and len({len(prompt.ids) for prompt in prompts}) == 1
     for number, prompt in enumerate(prompts):
