@@ -19,7 +19,7 @@ from possym.scores import Scores, scores_by_temperature
 
 MOST = 32  # keys that move: their matrix is held in registers
 SIZE = 16  # planes worked on at a time
-WARPS = 2  # of a program, for every 16 keys
+WARPS = 1  # of a program, for every 16 keys
 
 
 def query_scores(

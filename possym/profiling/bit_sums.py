@@ -16,6 +16,8 @@ from possym.kernels import device_context, jit, tl, triton_available
 INTEGERS = (torch.int32, torch.int16, torch.int8)  # what bits are read as: as few numbers as fit a row
 TOGETHER, TOGETHER_ON_GPU = 2**18, 2**25  # numbers that are widened at once: what a cache holds, few calls
 ROWS, COLUMNS, STEPS = 16, 256, 8  # a program reads as many tiles, one below the other
+# Odd numbers of 64 bits without a pattern, of which factors of places are made.
+MIXERS = (-7046029254386353131, -4658895280553007687), (-7723592293110705685, -4417276706812531889)
 
 
 def bit_sums(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -33,6 +35,27 @@ def bit_sums(tensors: Sequence[Tensor]) -> list[Tensor]:
     else:
         sums = {k: in_pieces(bits[k]) for k in wide}
     return [sums[k] if k in sums else x.flatten().long() for k, x in enumerate(bits)]
+
+
+def digests(sums: Sequence[Tensor]) -> Tensor:
+    """Return two numbers of each of several tensors of whole numbers, (n, 2), on the device where these lie.
+
+    Either is a sum modulo 2⁶⁴ in which every number counts with an odd factor of its place, the same on every device:
+    so a change of one number changes both, and what a hash needs of a model is a few bytes a tensor.
+    """
+    device = sums[0].device
+    lengths = torch.tensor([len(x) for x in sums])
+    ends = lengths.cumsum(0)
+    numbers = torch.cat(list(sums))
+    starts = (ends - lengths).to(device).repeat_interleave(lengths.to(device), output_size=len(numbers))
+    places = torch.arange(len(numbers), device=device) - starts + 1
+    found = []
+    for first, second in MIXERS:
+        factors = places * first
+        factors = ((factors ^ (factors >> 31)) * second) | 1
+        totals = (numbers * factors).cumsum(0)[(ends - 1).to(device)]
+        found.append(totals.diff(prepend=totals.new_zeros(1)))
+    return torch.stack(found, 1)
 
 
 def as_integers(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from possym.capture.model_state import modules_of, parameters_of
-from possym.profiling.bit_sums import bit_sums
+from possym.profiling.bit_sums import bit_sums, digests
 
 # What a config says besides how the model computes: where it came from, how it is run, tokens by name.
 VOLATILE = {
@@ -73,9 +73,9 @@ def weights_hash(model: nn.Module) -> str:
     """Return a hash of all parameters, buffers and packed weights: names, shapes, dtypes and sums of the numbers' bits.
 
     It is the same on every device, and inside wrappers that only prefix names. Of each row and each column of a matrix
-    the bits, taken as whole numbers, are added up, so every number counts, and exactly. What lies on the disk alone
-    counts with its shape; buffers that are made anew with the model count as rounded to bfloat16, because devices
-    differ in their last digits.
+    the bits, taken as whole numbers, are added up, so every number counts, and exactly; of these sums a device hands
+    over `possym.profiling.bit_sums.digests`. What lies on the disk alone counts with its shape; buffers that are made
+    anew with the model count as rounded to bfloat16, because devices differ in their last digits.
 
     >>> torch.manual_seed(0) and len(weights_hash(nn.Linear(3, 2)))
     16
@@ -90,8 +90,7 @@ def weights_hash(model: nn.Module) -> str:
             stored.setdefault(x.device, []).append((name, x))
     numbers = []
     for some in stored.values():  # a device is asked once
-        sums = bit_sums([x for _, x in some])
-        found = torch.cat(sums).cpu().split([len(each) for each in sums])
+        found = digests(bit_sums([x for _, x in some])).cpu()
         numbers += [(name, each.numpy().tobytes()) for (name, _), each in zip(some, found, strict=True)]
     for name, each in sorted(numbers):
         digest.update(name.encode() + each)

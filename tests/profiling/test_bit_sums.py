@@ -6,7 +6,7 @@ import torch
 
 from possym.kernels import triton_available
 from possym.profiling import bit_sums as bits
-from possym.profiling.bit_sums import as_integers, bit_sums, in_one_kernel, in_pieces
+from possym.profiling.bit_sums import MIXERS, as_integers, bit_sums, digests, in_one_kernel, in_pieces
 
 
 def drawn(shape, dtype):
@@ -50,3 +50,22 @@ def test_the_kernel_agrees_with_the_pieces(device):
     matrices = [as_integers(x.to(device)) for x in TENSORS[:5]]
     for ours, pieces in zip(in_one_kernel(matrices), map(in_pieces, matrices), strict=True):
         assert torch.equal(ours, pieces)
+
+
+def test_digests_count_every_number_by_its_place_modulo_2_to_the_64(device):
+    numbers = [[3, -5, 2**62], [7], [2**63 - 1, -(2**63), 0, 1]]
+    signed = lambda x: (x + 2**63) % 2**64 - 2**63  # noqa: E731
+    expected = []
+    for some in numbers:
+        expected.append([])
+        for first, second in MIXERS:
+            factors = [signed(place * first) for place in range(1, len(some) + 1)]
+            factors = [signed((f ^ (f >> 31)) * second) | 1 for f in factors]
+            expected[-1].append(signed(sum(n * f for n, f in zip(some, factors, strict=True))))
+    given = [torch.tensor(some, device=device) for some in numbers]
+    assert digests(given).tolist() == expected
+    given[2][[0, 1]] = given[2][[1, 0]]
+    changed = digests(given)
+    assert changed[:2].tolist() == expected[:2] and all(
+        a != b for a, b in zip(changed[2].tolist(), expected[2], strict=True)
+    )
