@@ -53,8 +53,8 @@ THIRD = "P3"  # 2606.21249
 LEAST_RECALL, LEAST_COUNTING = 0.2, 0.5
 WHOLE, WITHOUT, AT_RANDOM = published("P3.masked_recall").value
 DECIDED = (
-    "holds if the whole 95 % interval is on that side of 0, not shown if it is on both, does not hold if it is on the "
-    f"other; not testable with fewer than {FEWEST} seeds"
+    "holds if the whole 95 % interval is on the claim's side of 0, not shown if it contains 0, does not hold if it is "
+    f"on the other side; not testable with fewer than {FEWEST} seeds"
 )
 claim = claims_in(OWN, CHAPTER, STUDY)
 third = claims_in(THIRD, CHAPTER, STUDY)
