@@ -120,6 +120,11 @@ def priority(found):
     return 1 + (times.noted(RESULTS, PRESET, found.study, "seconds") or 0)
 
 
+def page_priority(found):
+    """Among pages those go first that run a language model, which take longest."""
+    return 0.5 if "hub.load(" in Path(f"{found.page}.md").read_text(encoding="utf-8") else 0
+
+
 def smoke_notebooks(_):
     if (PRESET, COMPUTE) != ("smoke", "always"):
         raise WorkflowError("smoke: say make smoke, or snakemake smoke --config preset=smoke compute=always")
@@ -222,6 +227,7 @@ rule notebook:
         f"{BUILD}/benchmarks/stage/{{page}}.tsv"
     params:
         preset=PRESET,
+    priority: page_priority
     resources:
         gpu=lambda found: min(1, len(GPUS)) if dependencies.has_parameter(Path(f"{found.page}.md"), "device") else 0,
     shell:

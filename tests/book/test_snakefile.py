@@ -1,6 +1,7 @@
 """The engine: one broken chapter does not stop the others, and finished work is not done twice."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -15,9 +16,10 @@ COUNT = "with open('{name}.ran', 'a') as log:\n    log.write('x')"
 
 def test_a_broken_chapter_is_named_and_the_others_finish(book, make):
     dead = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
-    folder = book(first="6 * 7", broken="numbers = [1, 2]\nnumbers[7]", dead=dead, third="6 * 7")
+    folder = book(first="6 * 7", broken="numbers = [1, 2]\nnumbers[7]", dead=dead, third="6 * 7  # hub.load()")
     result = make("smoke", "CORES=1", folder=folder)
     assert result.returncode != 0
+    assert re.findall(r"Running chapters/(\w+)", result.stdout)[0] == "third"  # a model takes longest
     finished = {path.stem for path in (folder / "_build/smoke/chapters").glob("*.ipynb")}
     assert finished == {"first", "third"}
     failure = "chapters/broken.md failed in the cell that begins 'numbers = [1, 2] ...': IndexError: list index out of"
