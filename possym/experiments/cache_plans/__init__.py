@@ -104,7 +104,7 @@ class Config(ExperimentConfig):
             "doses": (0.0, 0.5),
             "counted": 4,
         },
-        "paper": {"seeds": 4, "real_depths": (0.0, 0.5, 1.0)},
+        "paper": {},
     }
 
     def __post_init__(self) -> None:

@@ -130,7 +130,7 @@ class Config(ExperimentConfig):
             "evaluated": 16,
             "probed": (0,),
         },
-        "paper": {"seeds": 4, "few_seeds": 1},
+        "paper": {},
     }
 
     def __post_init__(self) -> None:
