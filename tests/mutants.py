@@ -83,10 +83,8 @@ def changes(text: str) -> list[tuple[str, str]]:
     for node in nodes:
         before = ast.unparse(node)
         if isinstance(node, ast.Constant):
-            field, new = (
-                "value",
-                not node.value if isinstance(node.value, bool) else node.value + max(1, node.value // 2),
-            )
+            more = node.value + max(1, node.value // 2)
+            field, new = "value", not node.value if isinstance(node.value, bool) else more
         elif isinstance(node, ast.Compare):
             field, new = "ops", [OTHER[type(node.ops[0])](), *node.ops[1:]]
         else:
@@ -126,10 +124,8 @@ def rewrite(room: str, count: int) -> None:
     for number, (path, words, text) in enumerate(drawn[:count], 1):
         original = path.read_text(encoding="utf-8")
         tests = Path("tests", *path.relative_to(folder).parent.parts[1:])
-        own = [tests / name for name in REWRITTEN[room] if (tests / name).exists()]
-        if not (tests / REWRITTEN[room][0]).exists():
-            own = [*own, tests / "test_study.py", Path("tests/claims/test_ledger.py")]
-        own.insert(0, path.relative_to(folder))  # its doctests
+        names = [*REWRITTEN[room], *([] if (tests / REWRITTEN[room][0]).exists() else ["test_study.py"])]
+        own = [path.relative_to(folder), *(tests / name for name in names if (tests / name).exists())]  # doctests first
         for place in set(own) - passed:
             if fails(str(place)):
                 raise SystemExit(f"{place} fails on unchanged code")
