@@ -49,7 +49,7 @@ from possym.profiling.prompts import (
 )
 from possym.profiling.scoring import HEAD_VALUES, Scoring, plan_batches, score_batches
 from possym.results import atomic_write, writing
-from possym.results.steps import evaluation_steps
+from possym.results.evaluation_steps import evaluation_steps
 from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
 
 with needed("possym.monitor needs", "models"):
@@ -69,10 +69,10 @@ _owners: weakref.WeakValueDictionary[Path, "HeadScoreCallback"] = weakref.WeakVa
 class Schedule:
     """Says after which updates to score: at `POINTS` points, denser early, or at fewer where these cost too much.
 
-    The points are those of `possym.results.steps.evaluation_steps`. While what is still to come would cost more
-    than what
-    remains of the share, every second point is left out, then every second of the rest, and so on. What an update and
-    a scoring take is the median over the latest of them. The first and the last point always stay.
+    The points are those of `possym.results.evaluation_steps.evaluation_steps`. While what is still to come would
+    cost more than what remains of the share, every second point is left out, then every second of the rest, and so
+    on. What an update and a scoring take is the median over the latest of them. The first and the last point always
+    stay.
 
     Args:
         last: number of updates of the run.

@@ -27,7 +27,8 @@ import pandas as pd
 from possym.claims.table import SYMBOLS, TABULAR, Table, badge
 from possym.errors import ConfigError, InputError, ResultsError
 from possym.experiments.claim import VERDICTS
-from possym.results import COMMON, Study, atomic_write, environment, load, results_root, save
+from possym.results import Study, atomic_write, environment, load, results_root, save
+from possym.results.store import COMMON
 from possym.sweeps import FOLDER, Sweep
 
 TABLE = "what_holds"

@@ -18,7 +18,7 @@ from possym.ensembles.schedule import TrainingConfig, learning_rates
 from possym.ensembles.streams import STREAMS, generator
 from possym.ensembles.token_table import TokenTable
 from possym.ensembles.training import Trainer, clip_factor
-from possym.results.steps import evaluation_steps
+from possym.results.evaluation_steps import evaluation_steps
 
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 

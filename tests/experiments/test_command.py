@@ -65,8 +65,8 @@ def test_what_it_cannot_do_is_said_in_a_line(words, message, capsys):
 
 @pytest.mark.parametrize("study", studies())
 def test_an_unknown_device_is_refused_by_every_study_though_its_result_is_stored(study, monkeypatch, capsys):
-    monkeypatch.setattr(results, "load", lambda *_: pytest.fail("the stored result was read"))
-    monkeypatch.setattr(results, "checkpoint_folder", lambda *_: pytest.fail("a folder was made"))
+    monkeypatch.setattr(results.store, "load", lambda *_: pytest.fail("the stored result was read"))
+    monkeypatch.setattr(results.store, "checkpoint_folder", lambda *_: pytest.fail("a folder was made"))
     assert main([study, "--preset", "paper", "--device", "mars", "--compute", "stored"]) == 2
     said = "ConfigError: device = 'mars': expected 'auto', 'cpu', 'cuda' or 'cuda:N'\n"
     assert capsys.readouterr() == ("", said)

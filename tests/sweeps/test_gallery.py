@@ -71,7 +71,7 @@ def test_tables_without_data_hand_over_nothing():
 def test_points_are_joined_with_their_parameters_pictures_and_notebooks(sweep):
     made, folder = sweep(2)
     gallery.store(made, folder)
-    study = results.load(gallery.FOLDER / "mine", required=results.COMMON)
+    study = results.load(gallery.FOLDER / "mine", required=results.store.COMMON)
     table = study.tables[gallery.TABLE]
     holds = claims.ledger(CLAIMS)
     assert len(table) == 2 * len(holds)

@@ -38,7 +38,7 @@ from possym.ensembles.training import Trainer
 from possym.errors import ConfigError
 from possym.results import ExperimentConfig, Study, atomic_write, checkpoint_folder, choose_device
 from possym.results.devices import devices_of, side_by_side
-from possym.results.steps import evaluation_steps
+from possym.results.evaluation_steps import evaluation_steps
 from possym.rope import frequencies
 from possym.scores import swap_scores
 from possym.tasks import IndexTask, PartialInductionTask, RetrievalTask

@@ -39,7 +39,7 @@ from possym.experiments.learning_dynamics import GAMMAS, accuracy_table, pure_he
 from possym.experiments.trained import EnsembleConfig, accuracy_by_hops, draw, held_out, task_named, train
 from possym.results import Study, checkpoint_folder, choose_device
 from possym.results.devices import devices_of
-from possym.results.steps import evaluation_steps
+from possym.results.evaluation_steps import evaluation_steps
 
 NAME = "generality"
 SETTINGS = ("heads", "layers", "llama", "every-place", "shares", "mixed")

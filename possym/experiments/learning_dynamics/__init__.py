@@ -60,7 +60,7 @@ from possym.experiments.trained import (
 )
 from possym.results import Study, checkpoint_folder, choose_device
 from possym.results.devices import devices_of
-from possym.results.steps import evaluation_steps
+from possym.results.evaluation_steps import evaluation_steps
 from possym.scores import purity
 from possym.tasks import Batch
 

@@ -13,7 +13,7 @@ from possym.experiments import trained as ensembles
 from possym.experiments.mechanism import token_flow as mechanism
 from possym.experiments.mechanism.interventions import intervention
 from possym.experiments.mechanism.token_flow import functions, label
-from possym.results.steps import evaluation_steps
+from possym.results.evaluation_steps import evaluation_steps
 from possym.tasks import Batch, LetterTask
 from possym.tasks.counterfactual import conflicts
 

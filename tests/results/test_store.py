@@ -128,7 +128,7 @@ def test_broken_manifests_are_refused(store, text):
         results.load(folder)
 
 
-@pytest.mark.parametrize("key", [*results.MANIFEST, "sha256", "curve", "arrays"])
+@pytest.mark.parametrize("key", [*results.store.MANIFEST, "sha256", "curve", "arrays"])
 def test_a_manifest_that_lacks_something_is_refused(store, key):
     results.load_or_run(experiment(), config := Config.preset_named("smoke"), "always")
     manifest = store / "toy" / "smoke" / "manifest.json"
@@ -411,7 +411,7 @@ def test_two_runs_of_one_study_wait_for_each_other(tmp_path, compute, runs):
         textwrap.dedent("""
         import sys, time
         from types import SimpleNamespace
-        from tests.results.test_results import Config
+        from tests.results.test_store import Config
         from possym import results
         import pandas as pd
         def run(config):
