@@ -98,19 +98,16 @@ def claims_in(paper: str, chapter: str, study: str | None = None, kind: str = ""
         study: str | None = study,
         changed: str = "",
     ) -> Claim:
+        texts = dict(where=where, statement=statement, paper_value=paper_value, criterion=criterion, changed=changed)
         return Claim(
             id=id,
             paper=paper,
-            kind=kind,
-            where=where,
-            statement=statement,
             chapter=chapter,
-            paper_value=paper_value,
-            criterion=criterion,
-            measure=measure,
+            kind=kind,
             study=study,
+            measure=measure,
             interval_kind=interval_kind,
-            changed=changed,
+            **texts,
         )
 
     return claim

@@ -23,6 +23,7 @@ from possym.experiments.claim import (
     proportion,
     seed_range,
 )
+from possym.experiments.learning_dynamics.claims import of_task
 from possym.experiments.mechanism.token_flow import function_name
 from possym.results import Study
 from possym.results.published import papers, published
@@ -36,12 +37,6 @@ HOPS = 4
 PLANES = 64  # frequency IDs of the paper's heads
 NEEDED = 0.9  # a layer is needed if accuracy falls below this without it
 FOLLOWED = 0.95
-
-
-def of_task(study: Study, table: str, task: str) -> pd.DataFrame:
-    """Return one task's rows of a table."""
-    rows = study.tables[table]
-    return rows[rows["task"] == task]
 
 
 def dominant(study: Study, task: str) -> dict[str, pd.DataFrame]:

@@ -3,7 +3,7 @@
 import torch
 
 from possym.experiments import scoring
-from possym.experiments.claim import EXTENT, OWN, OWN_CODE, OWN_QUESTION, Claim, Measurement, judge
+from possym.experiments.claim import EXTENT, OWN, OWN_CODE, Measurement, claims_in, judge
 from possym.experiments.scoring.summaries import choose, weighting_errors
 from possym.results import Study
 from possym.rope import frequencies
@@ -87,93 +87,76 @@ def chosen_weights(study: Study) -> Measurement:
     )
 
 
+kinds = claims_in("P1", KINDS, kind=OWN_CODE)
+first = claims_in("P1", SCORING, kind=OWN_CODE)
+second = claims_in("P2", SCORING, kind=OWN_CODE)
+own = claims_in(OWN, SCORING, "scoring")
+
 CLAIMS = (
-    Claim(
-        id="one-content-positional",
-        paper="P1",
-        where="Theorem 3, construction",
-        chapter=KINDS,
-        kind=OWN_CODE,
-        interval_kind=EXTENT,
-        statement="A head whose keys all have one content is purely positional, whatever the query.",
-        paper_value="A = 0",
-        criterion="holds if A is below 1e-20 of B, float64's rounding, for every random head",
-        measure=lambda: one_content(random_logits(one_content=True)),
+    kinds(
+        "one-content-positional",
+        "Theorem 3, construction",
+        "A head whose keys all have one content is purely positional, whatever the query.",
+        "A = 0",
+        "holds if A is below 1e-20 of B, float64's rounding, for every random head",
+        lambda: one_content(random_logits(one_content=True)),
+        EXTENT,
     ),
-    Claim(
-        id="nope-symbolic",
-        paper="P1",
-        where="Theorem 5",
-        chapter=KINDS,
-        kind=OWN_CODE,
-        interval_kind=EXTENT,
-        statement="A head without rotation (NoPE) is purely symbolic, whatever its contents.",
-        paper_value="B = 0",
-        criterion="holds if B is below 1e-20 of A, float64's rounding, for every random head",
-        measure=lambda: no_rotation(random_logits(rotating=False)),
+    kinds(
+        "nope-symbolic",
+        "Theorem 5",
+        "A head without rotation (NoPE) is purely symbolic, whatever its contents.",
+        "B = 0",
+        "holds if B is below 1e-20 of A, float64's rounding, for every random head",
+        lambda: no_rotation(random_logits(rotating=False)),
+        EXTENT,
     ),
-    Claim(
-        id="positional-scores-one",
-        paper="P1",
-        where="section 3",
-        chapter=SCORING,
-        kind=OWN_CODE,
-        interval_kind=EXTENT,
-        statement="A purely positional head has positional score 1.",
-        paper_value="1",
-        criterion="holds if every random positional head scores 1 within 1e-9 at both temperatures",
-        measure=lambda: own_score("positional", random_logits(one_content=True)),
+    first(
+        "positional-scores-one",
+        "section 3",
+        "A purely positional head has positional score 1.",
+        "1",
+        "holds if every random positional head scores 1 within 1e-9 at both temperatures",
+        lambda: own_score("positional", random_logits(one_content=True)),
+        EXTENT,
     ),
-    Claim(
-        id="symbolic-scores-one",
-        paper="P1",
-        where="section 3",
-        chapter=SCORING,
-        kind=OWN_CODE,
-        interval_kind=EXTENT,
-        statement="A purely symbolic head has symbolic score 1.",
-        paper_value="1",
-        criterion="holds if every random symbolic head scores 1 within 1e-9 at both temperatures",
-        measure=lambda: own_score("symbolic", random_logits(rotating=False)),
+    first(
+        "symbolic-scores-one",
+        "section 3",
+        "A purely symbolic head has symbolic score 1.",
+        "1",
+        "holds if every random symbolic head scores 1 within 1e-9 at both temperatures",
+        lambda: own_score("symbolic", random_logits(rotating=False)),
+        EXTENT,
     ),
-    Claim(
-        id="uniform-scores-both",
-        paper="P2",
-        where="Fig. 2",
-        chapter=SCORING,
-        kind=OWN_CODE,
-        interval_kind=EXTENT,
-        statement="A head with uniform attention scores 1 on both.",
-        paper_value="≈ 1",
-        criterion="holds if both scores exceed 0.999 for every nearly uniform random head",
-        measure=lambda: uniform_scores(random_logits(size=1e-3)),
+    second(
+        "uniform-scores-both",
+        "Fig. 2",
+        "A head with uniform attention scores 1 on both.",
+        "≈ 1",
+        "holds if both scores exceed 0.999 for every nearly uniform random head",
+        lambda: uniform_scores(random_logits(size=1e-3)),
+        EXTENT,
     ),
-    Claim(
-        id="scores-withstand-sinks",
-        paper=OWN,
-        kind=OWN_QUESTION,
-        where="after 2605.31558, appendix D",
-        chapter=SCORING,
-        study="scoring",
-        interval_kind=EXTENT,
-        statement="With absolute weights, a head's scores do not depend on its attention to keys that never move.",
-        paper_value="not studied",
-        criterion="holds if no known head's score moves by more than 0.01 as a sink grows, at τ = 1e-4 and at 0.1; "
+    own(
+        "scores-withstand-sinks",
+        "after 2605.31558, appendix D",
+        "With absolute weights, a head's scores do not depend on its attention to keys that never move.",
+        "not studied",
+        "holds if no known head's score moves by more than 0.01 as a sink grows, at τ = 1e-4 and at 0.1; "
         "in part at one of them",
-        measure=withstands_sinks,
+        withstands_sinks,
+        EXTENT,
     ),
-    Claim(
-        id="profile-weights",
-        paper=OWN,
-        kind=OWN_CODE,
-        where="after 2605.31558, appendix D",
-        chapter=SCORING,
-        study="scoring",
-        interval_kind=EXTENT,
-        statement="The library weighs swaps in the way that errs least on heads of known kind.",
-        paper_value="not studied",
-        criterion="holds if, of the weightings that withstand sinks, the default has the smallest worst-case error, "
+    own(
+        "profile-weights",
+        "after 2605.31558, appendix D",
+        "The library weighs swaps in the way that errs least on heads of known kind.",
+        "not studied",
+        "holds if, of the weightings that withstand sinks, the default has the smallest worst-case error, "
         "the mean error deciding within 0.01",
-        measure=chosen_weights,
+        chosen_weights,
+        EXTENT,
+        kind=OWN_CODE,
     ),
 )

@@ -6,10 +6,10 @@ from possym.experiments.claim import (
     OWN,
     OWN_CODE,
     OWN_QUESTION,
-    REPLICATION,
     THEOREM,
     Claim,
     Measurement,
+    claims_in,
     judge,
     not_testable,
 )
@@ -106,46 +106,39 @@ def composed(study: Study) -> Measurement:
     )
 
 
+excluded = claims_in("P1", EXCLUSION, "theory")
+geometry = claims_in("P2", GEOMETRY, "theory")
+
 CLAIMS = (
     *(audited(check) for check in CHECKS.values()),
-    Claim(
-        id="exclusion-tightness",
+    excluded(
+        "exclusion-tightness",
+        "Theorem 1",
+        "The bound holds for heads of every kind, pure, mixed and random.",
+        "variance/bound ≤ 1",
+        "holds if no head's variance exceeds its bound",
+        tight,
+        EXTENT,
         kind=OWN_CODE,
-        interval_kind=EXTENT,
-        paper="P1",
-        where="Theorem 1",
-        chapter=EXCLUSION,
-        statement="The bound holds for heads of every kind, pure, mixed and random.",
-        paper_value="variance/bound ≤ 1",
-        criterion="holds if no head's variance exceeds its bound",
-        measure=tight,
-        study="theory",
     ),
-    Claim(
-        id="figure-5a",
-        kind=REPLICATION,
-        interval_kind=EXACT,
-        paper="P2",
-        where="Fig. 5A",
-        chapter=GEOMETRY,
-        statement="With θ = 0.8 for Index and θ = 0.0027 for Retrieval, Retrieval keeps the larger gap at length 100.",
-        paper_value="larger bound",
-        criterion="the figure compares bounds from above, which cannot show that a gap is kept, so exact gaps are "
+    geometry(
+        "figure-5a",
+        "Fig. 5A",
+        "With θ = 0.8 for Index and θ = 0.0027 for Retrieval, Retrieval keeps the larger gap at length 100.",
+        "larger bound",
+        "the figure compares bounds from above, which cannot show that a gap is kept, so exact gaps are "
         "compared. Holds if the smallest gap over all inputs is larger, in part if only over letter–letter queries",
-        measure=retrieval_keeps_its_gap,
-        study="theory",
+        retrieval_keeps_its_gap,
+        EXACT,
     ),
-    Claim(
-        id="constructions-solve-the-tasks",
+    geometry(
+        "constructions-solve-the-tasks",
+        "Theorem 3.1, appendix F",
+        "Composed over layers, T_Index and T_Retrieval solve the two tasks for every hop count.",
+        "all sequences",
+        "holds if stacks with at least one layer per hop answer every drawn sequence",
+        composed,
+        EXTENT,
         kind=OWN_CODE,
-        interval_kind=EXTENT,
-        paper="P2",
-        where="Theorem 3.1, appendix F",
-        chapter=GEOMETRY,
-        statement="Composed over layers, T_Index and T_Retrieval solve the two tasks for every hop count.",
-        paper_value="all sequences",
-        criterion="holds if stacks with at least one layer per hop answer every drawn sequence",
-        measure=composed,
-        study="theory",
     ),
 )
