@@ -118,7 +118,7 @@ def setup(app) -> dict:
         lambda self, node: self.body.append("</div>"),
     )
     app.add_enumerable_node(chart, "figure", title_of, html=show)
-    app.add_enumerable_node(data_table, "table", words_of, html=show)
+    app.add_enumerable_node(data_table, "table", lambda node: words_of(node) or "Table", html=show)  # no number without
     app.add_transform(NumberCharts)
     app.connect("doctree-resolved", print_numbers, priority=800)
     app.connect("html-page-context", name_numbers, priority=800)
