@@ -117,6 +117,7 @@ FLIPS = [
     ("real-trade", {"symbolic": -0.4, "noise": 0.16, "random_r": -0.45}, "not shown"),
     ("real-trade", {"random_r": -0.999}, "not shown"),
     ("real-trade", {"symbolic": 0.0}, "not shown"),
+    ("real-trade", {"symbolic": 0.0, "random_r": 0.999}, "not shown"),
     ("real-trade", {"symbolic": 1.0}, "does not hold"),
     ("real-early-positional", {"step": 0.05, "noise": 0.15}, "not shown"),
     ("real-early-positional", {"step": -0.4}, "does not hold"),

@@ -1,6 +1,7 @@
 """The study of two models: what it stores against plain computations, bases swapped by hand, its claims, its charts."""
 
 import itertools
+import re
 
 import numpy as np
 import pandas as pd
@@ -187,6 +188,10 @@ def test_every_claim_has_a_verdict_and_charts_say_what_they_show(study):
     for claim in claims.CLAIMS:
         found = claim.measure(study)
         assert found.verdict and found.measured
+    said = claims.same_retrieval_heads(study).measured
+    for model, rows in study.tables["atlas"].groupby("model"):
+        heads = len(rows[["layer", "head"]].drop_duplicates())
+        assert re.search(rf"{re.escape(model)}: \d of 3 \(by chance {9 / heads:.1f}, ", said)
     both = charts.planes(study.tables)
     chart = charts.bases(study.tables, GEMMA)
     own = summaries.gap(summaries.layer_leads(study.tables, GEMMA))
