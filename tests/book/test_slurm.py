@@ -18,7 +18,8 @@ import pytest
 
 from possym.sweeps import gallery
 
-pytestmark = [pytest.mark.book, pytest.mark.slurm]
+GROUP = pytest.mark.xdist_group("slurm")  # one cluster a machine
+pytestmark = [pytest.mark.book, pytest.mark.slurm, GROUP]
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = socket.gethostname().split(".")[0]
