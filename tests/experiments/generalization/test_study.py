@@ -21,11 +21,11 @@ TINY = study.Config.preset_named(
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    """The smoke preset's result, stored and loaded again, with its cache of trained models."""
+    """The smoke preset's result after fewer steps, stored and loaded again, with its cache of trained models."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POSSYM_RESULTS", str(tmp_path_factory.mktemp("results")))
         patch.setenv("POSSYM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        config = study.Config.preset_named("smoke", device="cpu")
+        config = study.Config.preset_named("smoke", device="cpu", steps=100)
         results.load_or_run(study, config, "always")
         yield config, results.load_or_run(study, config, "stored").tables
 
