@@ -92,6 +92,21 @@ def test_and_fails_on_tables_that_say_the_opposite():
     assert found.pop("forget-bytes") == HOLDS and set(found.values()) == {FAILS}
 
 
+def test_a_row_reads_its_own_share_and_its_own_model():
+    found = study()
+    loss = found.tables["loss"]
+    there = (loss["share"] == 0.75) & (loss["rule"] != "oracle")  # near random all, at this share alone
+    far = loss["loss"].mask(there, 3.7 + loss["seed"] + (loss["rule"] == "random") * 0.01)
+    real = loss["loss"].mask((loss["model"] == claims.REAL) & (loss["rule"] == "beyond"), 3.0)
+    before = verdicts(found)
+    after = [
+        {name: verdict for name, verdict in verdicts(changed).items() if verdict != before[name]}
+        for changed in (Study(found.tables | {"loss": loss.assign(loss=each)}) for each in (far, real))
+    ]
+    assert {*after[0]} == {"forget-oracle-75", "forget-best-75", "forget-best-smollm2-75"}
+    assert {*after[1]} == {"forget-smollm2-mass", *(f"forget-best-smollm2-{share}" for share in (25, 50, 75))}
+
+
 def test_no_difference_is_not_shown():
     found = verdicts(study(dict.fromkeys(COST, 0.0), order=0.0))
     assert (
