@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pandas as pd
 
 from possym.experiments.cache_plans import summaries
@@ -35,11 +36,12 @@ def asked(words: str, take: Units, sign: int, model: str = MAIN, *needs: tuple[s
             if not intact >= least:
                 return Measurement(f"the intact model's {probe} is {intact:.2f}, below {least}", "", UNTESTABLE)
         found = estimated(take(study, model))
+        chance = "alike in every unit" if np.isnan(found.p_value) else f"p = {found.p_value:.2g}"
         beside = ""
         if model == MAIN and not missing(study, OTHER):
             beside = f"; with p-RoPE {estimated(take(study, OTHER)).value:+.3f}"
         return Measurement(
-            f"{words} {found.value:+.3f} (p = {found.p_value:.2g}){beside}",
+            f"{words} {found.value:+.3f} ({chance}){beside}",
             f"{found.low:.3f} to {found.high:.3f}",
             by_interval(found, sign),
             (found,),

@@ -113,6 +113,22 @@ def dose_curve(dose: pd.DataFrame) -> pd.DataFrame:
     return found.assign(low=found["low"].clip(lower=0), high=found["high"].clip(upper=1))  # a share is within these
 
 
+def silent_or_still(dose: pd.DataFrame, model: str, group: str = "retrieval") -> pd.DataFrame:
+    """Return recall by the number of slowest planes of a group's heads: these silent, and these turning no more.
+
+    >>> rows = [("silence", 0, 0.5), ("silence", 8, 0.0), ("unrotate", 0, 0.5), ("unrotate", 8, 0.25)]
+    >>> table = pd.DataFrame(rows, columns=["mode", "dose", "right"])
+    >>> table = table.assign(model="a", group="retrieval", arm="group", planes="slowest")
+    >>> silent_or_still(table, "a").values.tolist()
+    [[0.5, 0.5], [0.0, 0.25]]
+    """
+    rows = of_model(dose, model)
+    rows = rows[(rows["group"] == group) & (rows["arm"] == "group") & (rows["planes"] == "slowest")]
+    table = rows.assign(right=rows["right"].astype(float)).pivot_table(index="dose", columns="mode", values="right")
+    names = {"silence": "recall, silent", "unrotate": "recall, not turning"}
+    return table.rename(columns=names).rename_axis(index="slowest planes", columns=None)[[*names.values()]]
+
+
 def probe_lost(knock_out: pd.DataFrame, model: str, probe: str, group: str, arm: str = "group") -> pd.Series:
     """Return per unit what a probe of the intact model had more than without a group's heads."""
     rows = of_model(knock_out, model)
