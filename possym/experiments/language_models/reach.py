@@ -8,7 +8,8 @@ and there are more of them.
 - ``relocated``: the trained length of it, and in every layer keys and values of other windows at the positions before
   it. More keys, at the angles they would have: the forecast, as chapter 10's, whose assumption it shares (contents
   beyond the window are those of short windows of other texts)
-- ``more keys``: as many keys and values of other windows, at positions within the trained length: their number alone
+- ``more keys``: as many keys and values of other windows, at positions within the trained length: no angle is new. It
+  is more than their number: up to eight tokens stand at every distance, the nearest too, where a text has one
 - ``gap``: the older half of the window put back by a gap, its recent half in place: angles alone, as many keys as
   trained. To a model without positions it is no change at all
 

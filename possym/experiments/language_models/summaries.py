@@ -197,15 +197,15 @@ def far_loss(length: pd.DataFrame, trained: int) -> pd.DataFrame:
     return far.groupby([*KEYS, "edit"], as_index=False)["loss"].mean()
 
 
-def recall_dip(recall: pd.DataFrame) -> pd.DataFrame:
-    """Return per model the mean recall of the outer thirds of distances less that of the middle third.
+def recall_less_middle(recall: pd.DataFrame) -> pd.DataFrame:
+    """Return per model the mean recall of the nearest and of the farthest third of distances less the middle third's.
 
-    Positive where the middle is lost, negative where the middle is recalled best.
+    Both ``near`` and ``far`` are positive where the middle is lost; where recall fades with distance ``far`` is not.
     """
     part = recall.groupby(KEYS)["distance"].rank(pct=True)
     where = pd.Series(np.select([part <= 1 / 3, part <= 2 / 3], ["near", "middle"], "far"), index=recall.index)
     means = recall.assign(where=where).groupby([*KEYS, "where"])["accuracy"].mean().unstack()
-    return ((means["near"] + means["far"]) / 2 - means["middle"]).rename("dip").reset_index()
+    return means[["near", "far"]].sub(means["middle"], axis=0).reset_index()
 
 
 def recall_lost(without: pd.DataFrame) -> pd.DataFrame:

@@ -119,6 +119,19 @@ def test_recall_turns_symbolic_where_the_far_pairs_are_carried_so():
     assert claims.recall_depth(carried((0.1, 0.5), (0.5, 0.1))).verdict == FAILS
 
 
+def recalled(near, middle, far):
+    rows = itertools.product(range(4), enumerate((near, middle, far)))
+    table = [{**MODEL, "encoding": "rope_million", "seed": s, "distance": 2 + d, "accuracy": a + 0.01 * s * d}
+             for s, (d, a) in rows]  # fmt: skip
+    return Study({"recall": pd.DataFrame(table)})
+
+
+def test_a_recall_that_fades_is_not_lost_in_the_middle():
+    assert claims.lost_in_the_middle(recalled(0.5, 0.2, 0.4)).verdict == HOLDS
+    assert claims.lost_in_the_middle(recalled(0.5, 0.2, 0.1)).verdict == FAILS
+    assert claims.lost_in_the_middle(recalled(0.5, 0.2, 0.185)).verdict == NOT_SHOWN
+
+
 def read_far(forecast=1.0, gap=3.0, more=1.0, seeds=range(4)):
     """Five encodings whose loss rises by 0.5 at 1,024, 2,048 …; the forecast's length is so many times that."""
     rows = []

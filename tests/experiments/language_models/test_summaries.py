@@ -102,7 +102,7 @@ def test_halves_of_eight_layers_are_four_and_four():
 
 def test_the_middle_is_the_middle_third_of_distances():
     table = model(distance=[2, 5, 10, 20, 30, 40], accuracy=[0.9, 0.7, 0.1, 0.3, 0.5, 0.6])
-    assert summaries.recall_dip(table)["dip"].tolist() == pytest.approx([(0.8 + 0.55) / 2 - 0.2])
+    assert summaries.recall_less_middle(table)[["near", "far"]].loc[0].tolist() == pytest.approx([0.6, 0.35])
 
 
 def test_small_planes_take_no_part_in_the_trend():
