@@ -49,7 +49,7 @@ def test_it_runs_stores_and_loads(store, capsys):
         (["theory", "--set", "heads=2"], "ConfigError: unknown setting 'heads': known settings are device, seed"),
         (["theory", "--set", "sequences=few"], "ConfigError: sequences = 'few': expected int"),
         (["theory", "--set", "seed=1", "--set", "seed=2"], "ConfigError: --set seed=1 seed=2: give each setting once"),
-        (["theory", "--set", "longest=2", "--set", "seed=2"], "ConfigError: longest = 2: give at least 3"),
+        (["theory", "--set", "longest=2", "--set", "seed=2"], "ConfigError: longest = 2: give whole numbers from 3"),
         (["theory", "--set", f"seed={2**30}"], "ConfigError: seed = 1073741824: give a whole number from 0 to below"),
         (["theory", "--set", "index_thetas=()"], "ConfigError: index_thetas = (): give at least one"),
         (["theory", "--device", "meta"], "ConfigError: device = 'meta': expected 'auto', 'cpu', 'cuda' or 'cuda:N'"),
