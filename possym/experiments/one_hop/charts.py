@@ -115,7 +115,7 @@ def table_3_and_here(paper: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChar
     return paper_and_here(panel(paper), panel(here), "Table 3").properties(
         title=alt.Title(
             f"In the paper, numbers fall below one half before letters do in {sooner} of {len(lost)} models",
-            subtitle=f"A line is a model and a kind of prompt. Here: {', '.join(dict.fromkeys(here['model']))}",
+            subtitle=f"A line is a model and a kind of prompt. Here: {'; '.join(dict.fromkeys(here['model']))}",
         ),
         description="Two panels of accuracy by length, the paper's models and ours. Mean accuracy: "
         + "; ".join(f"{name} {mean:.0%}" for name, mean in means.items())
