@@ -89,13 +89,10 @@ FIGURES = {
     "figure-kinds-by-encoding": ("born-slow-still", "born-fast-still", "born-nope-blind"),
     "figure-lead-by-frequency": ("born-fast-planes",),
     "figure-attention-on-code": ("born-early-positional",),
-    "figure-loss-by-length": (
-        "born-length-windows", "born-length-encoding", "born-length-planes", "born-forecast-length",
-        "born-length-angles", "born-length-number",
-    ),
-    "figure-recall-by-distance": (
-        "born-lost-in-the-middle", "born-recall-symbolic", "born-recall-quarter", "born-recall-depth",
-    ),
+    "figure-loss-by-length": ("born-length-windows", "born-length-encoding", "born-length-planes"),
+    "figure-forecast-from-short-windows": ("born-forecast-length", "born-length-angles", "born-length-number"),
+    "figure-recall-by-distance": ("born-lost-in-the-middle",),
+    "figure-heads-that-carry-recall": ("born-recall-symbolic", "born-recall-quarter", "born-recall-depth"),
     "figure-kinds-on-other-texts": ("born-same-on-docstrings", "born-same-on-repeated", "born-same-on-binding"),
     "table-other-models": ("born-other-sizes",),
     # 13-profiling-real-models

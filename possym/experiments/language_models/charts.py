@@ -417,6 +417,7 @@ def forecast_from_short_windows(reach: pd.DataFrame, trained: int) -> alt.FacetC
         (band + line)
         .properties(width=210, height=170)
         .facet(alt.Facet("encoding:N", title=None, sort=list(ENCODING_NAMES.values())), columns=3)
+        .resolve_scale(y="independent")
         .properties(
             title=alt.Title(
                 title,

@@ -353,7 +353,7 @@ def models_in_words(tables: Mapping[str, pd.DataFrame]) -> str:
     own = main_models(at_end(tables["loss"]), main["width"], main["corpus"])["loss"]
     return (
         f"{len(timing)} models were trained, {timing['encoding'].nunique()} encodings with "
-        f"{timing['seed'].nunique()} seeds each and {len(timing[timing['seed'] == 0]) - timing['encoding'].nunique()} "
+        f"{timing['seed'].nunique()} seeds each and {len(timing) - len(own)} "
         f"of other sizes and texts. Each read {main['tokens'] / 1e6:.0f} million tokens. On files that were held out, "
         f"the {len(own)} of {main['parameters'] / 1e6:.0f} million parameters end at {own.min():.2f} to "
         f"{own.max():.2f} nats per token; token frequencies alone give {corpora.loc[main['corpus'], 'unigram']:.2f}."
@@ -384,6 +384,33 @@ def wave_in_words(scores: pd.DataFrame, jobs: pd.DataFrame) -> str:
         f"{int((leads[last] >= MARGIN).sum())} of all heads end positional. Of the {int(found.sum())} heads that end "
         f"as induction heads, {early} were clearly symbolic at update {before}, when no seed had an induction head."
     )
+
+
+def carriers_in_words(without: pd.DataFrame, scores: pd.DataFrame, jobs: pd.DataFrame) -> str:
+    """Say how many heads of known jobs carry recall, and how sharp the previous-token heads among them are."""
+    heads = recall_carriers(recall_lost(without), held_out(scores)).merge(at_end(jobs), on=[*KEYS, "layer", "head"])
+    before, copying, carry = heads["previous_token"] >= JOB, heads["induction"] >= JOB, heads["carrier"]
+    said = (
+        f"Of {copying.sum()} induction heads {(copying & carry).sum()} carry recall, of {before.sum()} previous-token "
+        f"heads {(before & carry).sum()}."
+    )
+    sharp, dull = (heads.loc[before & chosen, "previous_token"] for chosen in (carry, ~carry))
+    if len(sharp) and len(dull) and sharp.min() > dull.max():
+        each = (before & carry).groupby(heads["seed"]).sum()
+        many = str(each.min()) if each.nunique() == 1 else f"{each.min()} to {each.max()}"
+        said += (
+            f" These are the sharpest, {many} in every seed: at least {sharp.min():.2f} of their attention is on the "
+            f"token before, of the others' at most {dull.max():.2f}."
+        )
+    return said
+
+
+def failing_table(reach: pd.DataFrame) -> pd.DataFrame:
+    """Return the length at which models of each encoding fail, measured, forecast and by each cause alone: medians."""
+    ways = {TOLD: "measured", "relocated": "forecast", "gap": "new angles alone", "more keys": "more keys alone"}
+    table = failing_lengths(reach).groupby("encoding", sort=False)[list(ways)].median().round().astype(int)
+    table.index = [name.replace("_", " ") for name in table.index]
+    return table.rename(columns=ways).rename_axis(index="encoding", columns=None)
 
 
 def strongest_planes(scores: pd.DataFrame, planes: pd.DataFrame) -> pd.DataFrame:

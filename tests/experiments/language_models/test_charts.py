@@ -1,5 +1,6 @@
 """What charts and sentences of the chapter say is what the stored tables hold, counted again by hand."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -58,7 +59,7 @@ def test_the_words_on_the_wave_count_heads(rope):
     crest = lead.xs(50, level="step") >= 0.5
     end = lead.xs(2500, level="step") >= 0.5
     said = summaries.wave_in_words(rope["scores"], rope["jobs"])
-    assert f"At update 50 the wave is highest: {crest.sum()} of 256" in said
+    assert f"At update 50 the wave is highest: {crest.sum()} of 512" in said
     assert f"At the end {(crest & end).sum()} of them are positional" in said
     turned = (crest & (lead.xs(2500, level="step") <= -0.5)).sum()
     assert f"{turned} are symbolic; {end.sum()} of all heads end positional" in said
@@ -100,10 +101,10 @@ def test_other_texts_and_models_are_named(tables, rope):
         columns=["model", "layer", "head", "positional", "symbolic", "previous_token", "induction"],
     )
     panels = charts.jobs_in_plane(rope["scores"], rope["jobs"], other).hconcat
-    assert [panel.title for panel in panels] == ["trained here", "B"] and len(panels[0].data) == 256
+    assert [panel.title for panel in panels] == ["trained here", "B"] and len(panels[0].data) == 512
     assert panels[1].data["job"].tolist() == ["previous-token head"]
-    assert len(summaries.model_table(tables)) == 8 and summaries.model_table(tables)["seeds"].sum() == 23
-    assert "23 models" in summaries.cost_in_words(tables) and "23 models" in summaries.models_in_words(tables)
+    assert len(summaries.model_table(tables)) == 8 and summaries.model_table(tables)["seeds"].sum() == 49
+    assert "49 models" in summaries.cost_in_words(tables) and "49 models" in summaries.models_in_words(tables)
 
 
 def test_real_heads_are_means_of_their_atlas():
@@ -120,7 +121,7 @@ def test_planes_and_recall_are_drawn_for_every_row(tables, rope):
     recall = charts.recall_by_distance(summaries.main_models(tables["recall"])).data
     assert len(recall) == 5 * 17
     title = charts.recall_by_distance(summaries.main_models(tables["recall"])).title.text
-    assert "13.0% of windows, best 32 tokens back" in title
+    assert "12.7% of windows, best 32 tokens back" in title
 
 
 def test_the_words_on_planes_count_heads(tables):
@@ -141,7 +142,7 @@ def test_the_words_on_planes_count_heads(tables):
 def test_losses_told_are_those_of_models_of_one_size(tables):
     ends = tables["loss"].query("step == 2500 and width == 512 and corpus == 'source'")["loss"]
     said = summaries.models_in_words(tables)
-    assert f"the 20 of 29 million parameters end at {ends.min():.2f} to {ends.max():.2f} nats" in said
+    assert f"the 40 of 29 million parameters end at {ends.min():.2f} to {ends.max():.2f} nats" in said
 
 
 def test_titles_say_no_more_than_the_tables(tables, rope):
@@ -176,3 +177,41 @@ def test_forecasts_are_drawn_beside_what_was_measured():
     assert len(chart.data) == 2 * 4 * 2 and set(chart.data["way"]) == {name for name, _ in charts.WAYS.values()}
     assert "within a factor of 2.00 for half of 2 models" in chart.title.text
     assert "1,200 and 600 with RoPE, base 10⁴; 1,800 and 900 with no positions" in chart.description
+
+
+def test_the_words_on_carriers_count_heads(tables):
+    rope = {
+        name: tables[name].query("encoding == 'rope' and width == 512 and corpus == 'source'")
+        for name in tables
+        if "encoding" in tables[name]
+    }
+    key = ["seed", "layer", "head"]
+    costs = rope["without_heads"].assign(gain=lambda t: t["absent"] - t["planted"])
+    left = costs[costs["group"] == "head"].groupby(key)["gain"].sum()
+    whole = costs[costs["group"] == "none"].groupby("seed")["gain"].sum()
+    carry = 1 - left / whole.reindex(left.index, level="seed") >= 0.1
+    last = rope["jobs"].query("step == 2500 and seed >= 4").set_index(key).loc[carry.index]
+    before, copying = last["previous_token"] >= 0.3, last["induction"] >= 0.3
+    said = summaries.carriers_in_words(rope["without_heads"], rope["scores"], rope["jobs"])
+    assert f"Of {copying.sum()} induction heads {(copying & carry).sum()} carry recall" in said
+    assert (
+        f"of {before.sum()} previous-token heads {(before & carry).sum()}. These are the sharpest, 2 in every seed"
+        in said
+    )
+    assert f"at least {last['previous_token'][before & carry].min():.2f}" in said
+    chart = charts.heads_that_carry_recall(rope["without_heads"], rope["scores"], rope["jobs"])
+    assert chart.title.text.startswith(f"{carry.sum()} of 256 heads") and len(chart.hconcat[0].layer[1].data) == 256
+
+
+def test_failing_lengths_are_where_the_loss_has_risen(tables):
+    table = summaries.failing_table(tables["reach"])
+    nope = tables["reach"].query("encoding == 'nope' and way == 'gap'")
+    assert nope.groupby("seed")["loss"].agg(lambda loss: loss.max() - loss.min()).max() < 1e-4
+    assert table.loc["nope", "new angles alone"] == 4096 and table.shape == (5, 4)
+    curve = (
+        tables["reach"]
+        .query("encoding == 'rope' and way == 'measured'")
+        .pivot(index="length", columns="seed", values="loss")
+    )
+    found = [2 ** np.interp(curve[s].iloc[0] + 0.5, curve[s].to_numpy(), np.log2(curve.index)) for s in curve]
+    assert table.loc["rope", "measured"] == round(np.median(found))

@@ -89,7 +89,7 @@ def test_binding_prompts_end_with_a_question_on_what_they_say(small):
 
 def test_runs_come_seed_by_seed():
     runs = study.Config.preset_named("paper").runs()
-    assert len(runs) == len(set(runs)) == 4 * 5 + 2 + 1
+    assert len(runs) == len(set(runs)) == 8 * 5 + 3 * 3
     assert [entry.seed for entry in runs[:5]] == [0] * 5 and len({entry.encoding for entry in runs[:5]}) == 5
 
 
