@@ -36,7 +36,7 @@ def test_other_sizes_are_judged_by_their_correlation(r, verdict):
     table["positional"] = np.tile(0.5 + 0.1 * x, 3)
     table["symbolic"] = np.tile(0.5 + 0.1 * (r * x + (1 - r**2) ** 0.5 * y), 3)
     found = claims.same_at_other_sizes(of_scores(table.assign(width=256)))
-    assert found.verdict == verdict and f"median r = {r:.2f} at width 256 on source" == found.measured
+    assert found.verdict == verdict and found.measured.startswith(f"median r = {r:.2f} at width 256 on source")
 
 
 def test_symbolic_heads_that_carry_recall_correlate_with_what_is_lost():
