@@ -113,12 +113,18 @@ def name_numbers(app, page, template, context, doctree) -> None:
 
 def setup(app) -> dict:
     """Register the nodes, the transform and the handlers."""
-    show = (
+    around = (
         lambda self, node: self.body.append(self.starttag(node, "div", CLASS="possym-numbered")),
         lambda self, node: self.body.append("</div>"),
     )
-    app.add_enumerable_node(chart, "figure", title_of, html=show)
-    app.add_enumerable_node(data_table, "table", lambda node: words_of(node) or "Table", html=show)  # no number without
+    # Beside it, not around it: the theme makes a wide `.cell_output > .output` a stop of the keyboard.
+    before = (
+        lambda self, node: self.body.append(f"{self.starttag(node, 'span', '')}</span>"),
+        lambda self, node: None,
+    )
+    app.add_enumerable_node(chart, "figure", title_of, html=around)
+    # Sphinx gives no number to what has no title.
+    app.add_enumerable_node(data_table, "table", lambda node: words_of(node) or "Table", html=before)
     app.add_transform(NumberCharts)
     app.connect("doctree-resolved", print_numbers, priority=800)
     app.connect("html-page-context", name_numbers, priority=800)

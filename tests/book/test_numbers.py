@@ -129,6 +129,10 @@ def test_tables_have_numbers_that_text_refers_to(built):
     captions = re.findall(r"<caption>(.*?)</caption>", text)
     assert [re.sub("<[^>]+>", "", words).strip() for words in captions] == ["Table 13.1 Small numbers", "Table 13.2"]
     assert re.search(r'href="#table-small-numbers"><span class="std std-numref">Table 13.1</span>', text)
+    beside = (
+        r'cell_output docutils container">\s*<span id="table-small-numbers"></span>\s*<div class="output text_html">'
+    )
+    assert re.search(beside, text), "the theme makes a wide output a stop of the keyboard, if nothing is around it"
 
 
 def test_numbers_of_a_figure_lie_beside_its_picture(built):
