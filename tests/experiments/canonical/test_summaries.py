@@ -85,3 +85,9 @@ def test_gathering_of_the_construction_and_of_its_mirror_image():
     assert found["queries"].tolist() == pytest.approx([spread, spread], abs=1e-6)
     assert found["construction"].tolist() == pytest.approx([spread, spread], abs=1e-6)
     assert found["turned"][0] == pytest.approx(1) and found["turned"][1] < 0.2
+
+
+def test_a_key_of_half_the_median_length_is_not_short():
+    lengths = torch.tensor([1.0, 1.0, 1.0, 0.5, 0.49, 9.0])  # the last token is a query
+    key = torch.stack([lengths, torch.zeros(6)], -1)[None, None]
+    assert sweep.short_keys(key, 5).item() == pytest.approx(0.2)
