@@ -42,3 +42,23 @@ def test_other_sizes_are_judged_by_their_correlation(r, verdict):
 def test_symbolic_heads_that_carry_recall_correlate_with_what_is_lost():
     said = claims.recall_symbolic(carried((0.1, 0.5), (0.1, 0.5))).measured
     assert float(said.partition("over all heads ")[2].split()[0]) > 0.5
+
+
+def test_an_edit_helps_where_the_loss_far_away_is_lower():
+    model = {"encoding": "rope", "width": 512, "corpus": "source", "length": 2048}
+    rows = [
+        {
+            **model,
+            "seed": seed,
+            "edit": edit,
+            "block": block,
+            "position": 2048,
+            "loss": loss + 0.01 * seed * (edit == "a"),
+        }
+        for seed in range(4)
+        for edit, loss in (("a", 2.0), ("b", 3.0))
+        for block in range(2)
+    ]
+    made = Study({"length": pd.DataFrame(rows)}, manifest={"config": {"length": 512}})
+    assert claims.far_by_edit(made, "a", "b").verdict == HOLDS
+    assert claims.far_by_edit(made, "b", "a").verdict == FAILS
