@@ -42,6 +42,7 @@ from possym.experiments.cache_plans.measures import (
     near_oracle,
     needle_less,
     rules,
+    with_levels,
     without,
 )
 from possym.experiments.claim import CONFIDENCE, EXACT, OWN, OWN_CODE, Claim, claims_in
@@ -104,11 +105,12 @@ def in_both(
     probe: tuple[str, float] = RECALL,
     known: str = ORDER_KNOWN,
     changed: str = "",
+    group: str = "",
 ) -> tuple[Claim, Claim]:
     """Return a claim about the trained models, and the same about SmolLM2, whose needles lie elsewhere.
 
     ``values`` are the paper's for each; ``known`` says what was known when the second was written, ``changed`` what its
-    criterion was.
+    criterion was; ``group`` is the one whose recall, by itself, is said beside SmolLM2's.
     """
     needs = ALONE if probe == RECALL else f"not testable where the intact model's is below {LEAST_COUNTING} nats"
     real = f"as before, sequence by sequence; {needs.replace(TRAINED_DEPTHS, REAL_DEPTHS)}; {known}".rstrip("; ")
@@ -116,6 +118,7 @@ def in_both(
         make(id, where, statements[0], values[0], f"{edit}; {needs}; {DECIDED}", asked(words, take, 1, MAIN, probe),
              CONFIDENCE),
         make(f"{id}-smollm2", where, statements[1], values[1], f"{real}; {DECIDED}",
+             with_levels(asked(words, take, 1, REAL, probe), group, REAL) if group else
              asked(words, take, 1, REAL, probe), CONFIDENCE, changed=changed),
     )  # fmt: skip
 
@@ -300,7 +303,7 @@ CLAIMS = (
         "abstract",
         (
             "Retrieval heads are causal for recall: without them it is lost, without as many others it is not.",
-            "In SmolLM2 too, retrieval heads are causal for recall, and as many others are not.",
+            "In SmolLM2 too, retrieval heads are causal for recall, and matched heads of their layers are not.",
         ),
         (
             "recall {:.2f} → {:.2f} with {} heads masked, {:.2f} lost with random heads".format(
@@ -314,6 +317,7 @@ CLAIMS = (
         minus(without("look-up", "retrieval"), without("look-up", "retrieval", "matched")),
         known="",
         changed=DEPTHS_CHANGED,
+        group="retrieval",
     ),
     *in_both(
         third,

@@ -36,18 +36,33 @@ def asked(words: str, take: Units, sign: int, model: str = MAIN, *needs: tuple[s
             if not intact >= least:
                 return Measurement(f"the intact model's {probe} is {intact:.2f}, below {least}", "", UNTESTABLE)
         found = estimated(take(study, model))
-        chance = "alike in every unit" if np.isnan(found.p_value) else f"p = {found.p_value:.2g}"
+        chance = "nothing tells them apart" if np.isnan(found.p_value) else f"p = {found.p_value:.2g}"
         beside = ""
         if model == MAIN and not missing(study, OTHER):
             beside = f"; with p-RoPE {estimated(take(study, OTHER)).value:+.3f}"
         return Measurement(
             f"{words} {found.value:+.3f} ({chance}){beside}",
-            f"{found.low:.3f} to {found.high:.3f}",
+            "all units alike" if np.isnan(found.p_value) else f"{found.low:.3f} to {found.high:.3f}",
             by_interval(found, sign),
             (found,),
         )
 
     return measure
+
+
+def with_levels(measure: Callable, group: str, model: str) -> Callable:
+    """Return a measure that also says the recall of the intact model, without a group, and without matched heads."""
+
+    def levels(study: Study) -> Measurement:
+        found = measure(study)
+        if found.verdict == UNTESTABLE:
+            return found
+        intact = summaries.probe_intact(study.tables["knock_out"], model, "look-up")
+        left = [intact - float(without("look-up", group, arm)(study, model).mean()) for arm in ("group", "matched")]
+        words = f"recall {intact:.2f}, without them {left[0]:.2f}, without matched heads {left[1]:.2f}"
+        return found._replace(measured=f"{found.measured}; {words}")
+
+    return levels
 
 
 def estimated(found: pd.Series | Estimate) -> Estimate:

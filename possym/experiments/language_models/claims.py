@@ -78,7 +78,7 @@ def both_kinds(study: Study) -> Measurement:
     ends = [seed_range(last[kind]) for kind in ("positional", "symbolic")]
     starts = [int(first[kind].max()) for kind in ("positional", "symbolic")]
     return Measurement(
-        f"{ends[0].value:.0f} positional and {ends[1].value:.0f} symbolic heads of 64 (medians); at the start at most "
+        f"{ends[0].value:g} positional and {ends[1].value:g} symbolic heads of 64 (medians); at the start at most "
         f"{starts[0]} and {starts[1]}",
         " and ".join(range_words(end, 0) for end in ends),
         judge(
@@ -295,8 +295,13 @@ def recall_quarter(study: Study) -> Measurement:
     if missing := too_few(without):
         return missing
     lost = summaries.quarter_lost(summaries.recall_lost(without))
-    found = summaries.paired(lost, "lost", "symbolic quarter", "as many as symbolic", by="group")
-    return difference("nats of recall lost, symbolic less random heads:", found)
+    found = difference(
+        "nats of recall lost, symbolic less random heads:",
+        summaries.paired(lost, "lost", "symbolic quarter", "as many as symbolic", by="group"),
+    )
+    means = lost.groupby("group")["lost"].mean()
+    words = f"lost without the symbolic quarter {means['symbolic quarter']:.2f}, the positional "
+    return found._replace(measured=f"{found.measured}; {words}{means['positional quarter']:.2f}")
 
 
 def recall_depth(study: Study) -> Measurement:
@@ -320,8 +325,10 @@ def forecast_length(study: Study) -> Measurement:
     against = [summaries.over_seeds(means["forecast"] - means[name]) for name in ("at once", "others")]
     better, worse = [found.high < 0 for found in against], any(found.low > 0 for found in against)
     medians = lengths.groupby("encoding", sort=False)[["relocated", summaries.TOLD]].median()
+    medians["off"] = errors.groupby("encoding")["forecast"].mean()
     words = ", ".join(
-        f"{row.relocated:.0f} and {row.measured:.0f} ({name.replace('_', ' ')})" for name, row in medians.iterrows()
+        f"{row.relocated:.0f} and {row.measured:.0f} ({name.replace('_', ' ')}, error {row.off:.2f})"
+        for name, row in medians.iterrows()
     )
     return Measurement(
         f"mean error {means['forecast'].mean():.2f} powers of 2; less that of failing at once {against[0].value:+.2f}, "
@@ -570,7 +577,8 @@ CLAIMS = (
         "not studied",
         "planted pairs save a loss; a head carries recall if zeroing its output costs "
         f"{summaries.CARRIES:.0%} of that, over five distances, on other windows than those scored. AUC of symbolic − "
-        "positional against all other heads, RoPE, models and layers resampled; null: labels shuffled within models. "
+        "positional against all other heads, RoPE, models and layers resampled; null: labels shuffled within models, "
+        "whatever their layers, so that p may be small where the interval is wide. "
         f"Holds if the interval is above 0.75, in part if above 0.5, not shown if it contains 0.5; {THREE}",
         recall_symbolic,
         CONFIDENCE,
@@ -603,7 +611,8 @@ CLAIMS = (
         "not studied",
         f"fails: the loss of the same tokens has risen by {summaries.RISE} nats over that with the trained length of "
         "text (never: the longest length, 8 times the trained one). Forecast: keys and values of other windows at the "
-        "positions before. Error: |log2 of forecast / measured|, mean over five encodings. Nulls: failing at the "
+        "positions before. Both lengths are read from the same tokens and share the loss at the trained length. "
+        "Error: |log2 of forecast / measured|, mean over five encodings. Nulls: failing at the "
         "trained length, and the mean of the other encodings. Holds if below both over seeds (95 % intervals, "
         f"Student's t), in part if below one and above none, not shown if undecided; {THREE}",
         forecast_length,
@@ -615,7 +624,8 @@ CLAIMS = (
         "Angles never seen harm RoPE models more than keys greater in number.",
         "not studied",
         "rise of the loss of the same tokens: the older half of a window put back by 7 trained lengths, minus 7 "
-        f"windows of other texts' keys at positions within the trained length, RoPE, base 10⁴, seed by seed; {DECIDED}",
+        "windows of other texts' keys at positions within the trained length (some next to the query: not their number "
+        f"alone is new), RoPE, base 10⁴, seed by seed; {DECIDED}",
         angles_or_number,
         CONFIDENCE,
     ),
