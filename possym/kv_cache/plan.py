@@ -10,7 +10,7 @@ from torch import nn
 
 from possym.capture import Capture
 from possym.errors import InputError, require_type, to_int
-from possym.profiling.identity import config_hash, model_name, weights_hash
+from possym.profiling.identity import config_hash, has_weights, model_name, weights_hash
 
 IDENTITY = ("class", "config", "weights", "dtype")
 LISTS = (list, tuple, range)
@@ -140,6 +140,8 @@ class CachePlan:
         names = [name for name in IDENTITY if self.model.get(name) != found[name]]
         if "dtype" in names:
             names = [name for name in names if name in ("class", "config")]
+        if names == ["weights"] and has_weights(model, self.model["weights"]):  # by a hash of an earlier kind
+            return key_heads
         if names:
             raise InputError(
                 f"the plan was made for another model ({', '.join(names)} differ: {self.model.get('model', '?')} and "

@@ -23,6 +23,7 @@ VOLATILE = {
     "_experts_implementation_internal", "output_attentions", "output_hidden_states", "return_dict", "id2label",
     "label2id", "problem_type", "gradient_checkpointing", "bos_token_id", "eos_token_id", "pad_token_id",
 }  # fmt: skip
+MARK = "2-"  # how a hash of weights begins; those made before `digests` were taken, of all sums, have no mark
 CHANGING = {"dynamic", "longrope"}  # kinds of rotation whose frequencies follow the length of the last prompt
 
 
@@ -69,13 +70,14 @@ def lasting(said: Any) -> Any:
     return [lasting(value) for value in said] if isinstance(said, (list, tuple)) else said
 
 
-def weights_hash(model: nn.Module) -> str:
+def weights_hash(model: nn.Module, mark: str = MARK) -> str:
     """Return a hash of all parameters, buffers and packed weights: names, shapes, dtypes and sums of the numbers' bits.
 
     It is the same on every device, and inside wrappers that only prefix names. Of each row and each column of a matrix
     the bits, taken as whole numbers, are added up, so every number counts, and exactly; of these sums a device hands
-    over `possym.profiling.bit_sums.digests`. What lies on the disk alone counts with its shape; buffers that are made
-    anew with the model count as rounded to bfloat16, because devices differ in their last digits.
+    over `possym.profiling.bit_sums.digests`. Without a ``mark`` the sums themselves are hashed, as they once were. What
+    lies on the disk alone counts with its shape; buffers that are made anew with the model count as rounded to
+    bfloat16, because devices differ in their last digits.
 
     >>> torch.manual_seed(0) and len(weights_hash(nn.Linear(3, 2)))
     16
@@ -90,11 +92,32 @@ def weights_hash(model: nn.Module) -> str:
             stored.setdefault(x.device, []).append((name, x))
     numbers = []
     for some in stored.values():  # a device is asked once
-        found = digests(bit_sums([x for _, x in some])).cpu()
+        sums = bit_sums([x for _, x in some])
+        found = digests(sums).cpu() if mark else torch.cat(sums).cpu().split([len(each) for each in sums])
         numbers += [(name, each.numpy().tobytes()) for (name, _), each in zip(some, found, strict=True)]
     for name, each in sorted(numbers):
         digest.update(name.encode() + each)
-    return digest.hexdigest()[:16]
+    return (mark + digest.hexdigest())[:16]
+
+
+def has_weights(model: nn.Module, stored: Any) -> bool:
+    """Return whether a model has the weights that a stored hash was made of, one without the mark as well.
+
+    >>> model = nn.Linear(3, 2)
+    >>> has_weights(model, weights_hash(model)), has_weights(model, weights_hash(model, mark=""))
+    (True, True)
+    """
+    mark = MARK if str(stored).startswith(MARK) else ""
+    return bool(weights_hash(model, mark) == stored)
+
+
+def marked_alike(first: Any, second: Any) -> bool:
+    """Return whether two hashes of weights were made in one way, so that different ones mean different weights.
+
+    >>> marked_alike("2-0123456789abcd", "0123456789abcdef")
+    False
+    """
+    return str(first).startswith(MARK) == str(second).startswith(MARK)
 
 
 def stored_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:

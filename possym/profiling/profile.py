@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from possym import __version__
 from possym.capture import Capture
 from possym.errors import InputError, require_type, to_int
-from possym.profiling.identity import hash_of, model_identity, tokenizer_identity
+from possym.profiling.identity import hash_of, marked_alike, model_identity, tokenizer_identity
 from possym.profiling.prompts import (
     check_holds,
     check_number,
@@ -445,6 +445,11 @@ def check_alike(first: Profile, other: Profile) -> None:
             "make it anew"
         )
     names = [key for key in {**ours, **theirs} if key not in NOT_IDENTITY and ours.get(key) != theirs.get(key)]
+    if "weights" in names and not marked_alike(ours["weights"], theirs["weights"]):
+        raise InputError(
+            "profiles: one was saved by an early possym 0.2, whose hashes of weights do not compare with today's: make "
+            "it anew"
+        )
     of_model = [name for name in ("class", "config", "weights", "dtype") if name in names]
     if of_model:
         raise InputError(

@@ -19,7 +19,7 @@ from torch import nn
 from possym.capture import Capture, LayerInputs
 from possym.errors import InputError, require_type
 from possym.profiling.compare import compare
-from possym.profiling.identity import config_hash, weights_hash
+from possym.profiling.identity import config_hash, has_weights
 from possym.profiling.profile import Profile, counted
 from possym.profiling.steps import changes, in_order, spelt
 from possym.results import atomic_write, writing
@@ -105,7 +105,7 @@ def is_profiled(model: nn.Module, settings: Mapping[str, Any]) -> bool:
     """
     if getattr(model, "is_quantized", False):
         return config_hash(model.config) == settings.get("config")
-    return weights_hash(model) == settings.get("weights")
+    return has_weights(model, settings.get("weights"))
 
 
 def contents(

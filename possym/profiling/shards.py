@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from possym.errors import ResultsError
+from possym.profiling.identity import marked_alike
 from possym.results import atomic_write, sha256, writing
 from possym.results.files import scratch
 
@@ -47,6 +48,11 @@ class Shards:
                 path.write_text(json.dumps(identity, indent=1))
         begun = self.begun(marker)
         if differing := sorted(key for key in {*begun, *identity} if begun.get(key) != identity.get(key)):
+            if differing == ["weights"] and not marked_alike(begun["weights"], identity["weights"]):
+                raise ResultsError(
+                    f"{folder} was begun by an early possym 0.2, whose hashes of weights do not compare with today's: "
+                    "give another folder"
+                )
             raise ResultsError(
                 f"{folder} was begun with other {', '.join(differing)}: give the same arguments to go on, or another "
                 "folder"

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +12,12 @@ import torch
 
 import possym
 from possym.errors import InputError, PossymError, ResultsError
+from possym.kv_cache import keep
 from possym.profiling import Profile, scoring, shards
-from possym.profiling.identity import config_hash, tokenizer_identity, weights_hash
+from possym.profiling.identity import MARK, config_hash, tokenizer_identity, weights_hash
 from possym.profiling.prompts import read_prompts
+from possym.profiling.report import is_profiled
+from possym.profiling.shards import Shards
 
 from ..capture import families
 from .test_profiling import CHAT, tokenizer
@@ -165,6 +169,27 @@ def test_the_hash_of_weights_is_that_of_the_numbers_wherever_they_lie():
     with torch.inference_mode():
         born = families.build("llama")
     assert weights_hash(born) == expected
+
+
+def test_hashes_of_weights_that_were_made_before_still_tell_models_apart(tmp_path):
+    model, other = families.build("llama"), families.build("llama")
+    with torch.no_grad():
+        other.model.norm.weight[3] += 1e-3
+    before = weights_hash(model, mark="")
+    assert not before.startswith(MARK) and weights_hash(model).startswith(MARK)
+    plan = keep(profile(IDS, model))
+    plan = replace(plan, model=plan.model | {"weights": before})
+    assert plan.check(model)
+    with pytest.raises(InputError, match=r"another model \(weights differ"):
+        plan.check(other)
+    now, then = profile(IDS, model), profile(IDS, model)
+    then.settings["weights"] = before
+    assert is_profiled(model, then.settings) and not is_profiled(other, then.settings)
+    with pytest.raises(InputError, match="saved by an early possym 0.2.*make it anew"):
+        Profile.concat([now, then])
+    Shards(tmp_path, {"weights": before})
+    with pytest.raises(ResultsError, match="begun by an early possym 0.2.*give another folder"):
+        Shards(tmp_path, {"weights": weights_hash(model)})
 
 
 @pytest.mark.parametrize("hidden", [64, 576, 4096])
