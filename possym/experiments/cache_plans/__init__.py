@@ -112,21 +112,30 @@ class Config(ExperimentConfig):
         super().__post_init__()
         if self.language not in language_models.Config.PRESETS:
             raise ConfigError(f"language = {self.language!r}: presets are {', '.join(language_models.Config.PRESETS)}")
-        if unknown := [name for name in self.encodings if name not in ENCODINGS]:
-            raise ConfigError(f"encodings = {unknown[0]!r}: known encodings are {', '.join(ENCODINGS)}")
-        if not set(self.asked) <= set(self.shares) or not all(0 < share < 1 for share in self.shares):
-            raise ConfigError(f"shares = {self.shares}, asked = {self.asked}: give shares between 0 and 1")
+        for name, known in {"encodings": ENCODINGS, "models": (), "asked": self.shares}.items():
+            if getattr(self, name):  # one of the two kinds of subjects may be left out, and so may what is asked
+                self.each_once(name, known=known)
+        self.each_once("shares", "doses", "depths", "real_depths")
+        if not self.models + self.encodings or set(self.models) & set(self.encodings):
+            raise ConfigError(
+                f"models = {self.models}, encodings = {self.encodings}: give at least one, none the name of the other"
+            )
+        if not all(0 < share < 1 for share in (*self.shares, self.group)):
+            raise ConfigError(f"shares = {self.shares}, group = {self.group}: give shares between 0 and 1")
         if not all(0 <= dose <= 1 for dose in self.doses) or self.doses[:1] != (0.0,):
             raise ConfigError(f"doses = {self.doses}: give shares of the planes from 0 to 1, the first 0")
         for name in ("depths", "real_depths"):
-            if not (depths := getattr(self, name)) or not all(0 <= depth <= 1 for depth in depths):
-                raise ConfigError(f"{name} = {depths}: give depths from 0, the beginning, to 1, the end of the text")
+            if not all(0 <= depth <= 1 for depth in getattr(self, name)):
+                raise ConfigError(
+                    f"{name} = {getattr(self, name)}: give depths from 0, the beginning, to 1, the end of the text"
+                )
         trained = self.training().length
         if self.encodings and self.length > trained:
             raise ConfigError(f"length = {self.length}: its models are trained at {trained} tokens")
-        for name, least in {"length": 64, "real_length": 64, "seeds": 1, "chosen": 1, "evaluated": 2}.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} = {getattr(self, name)}: give a whole number from {least}")
+        self.each_at_least(0, "sink")
+        self.each_at_least(1, "seeds", "chosen", "draws", "needles", "copies", "counted")
+        self.each_at_least(2, "evaluated")
+        self.each_at_least(64, "length", "real_length")
 
     def training(self) -> language_models.Config:
         """How the language models are trained."""

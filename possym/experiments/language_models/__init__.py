@@ -82,8 +82,8 @@ class Config(ExperimentConfig):
     ``encodings`` are trained with ``seeds`` seeds at ``width`` on ``corpus``; the first of them with ``few_seeds``
     at each of ``other_widths`` and on each of ``other_corpora`` as well. ``batch`` windows of ``length`` tokens are an
     update. ``points`` evaluations lie denser early; scores read ``scored`` windows of ``scored_length`` tokens. Of the
-    main width and corpus, the seeds in ``probed`` are also asked for `PROBES`, and scored on binding prompts. (The
-    models of seeds 0 to 3 were trained before those questions had a criterion.)
+    main width and corpus, the seeds in ``probed``, counted from ``seed``, are also asked for `PROBES`, and scored on
+    binding prompts. (The models of seeds 0 to 3 were trained before those questions had a criterion.)
     """
 
     encodings: tuple[str, ...] = tuple(ENCODINGS)
@@ -137,7 +137,7 @@ class Config(ExperimentConfig):
         """Refuse what cannot be trained."""
         super().__post_init__()
         least = dict.fromkeys(("seeds", "width", "layers", "heads", "batch", "steps", "scored", "evaluated"), 1)
-        for name, low in (least | {"few_seeds": 0, "warm_up": 0, "vocabulary": corpora.FEWEST}).items():
+        for name, low in (least | {"few_seeds": 0, "warm_up": 0, "points": 2, "vocabulary": corpora.FEWEST}).items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} = {getattr(self, name)}: give at least {low}")
         if self.vocabulary > corpora.MOST:
@@ -176,7 +176,7 @@ class Config(ExperimentConfig):
 
     def probes(self, entry: Run) -> bool:
         """Whether a model is asked for `PROBES` too."""
-        return entry.seed in self.probed and entry[1:3] == (self.width, self.corpus)
+        return entry.seed - self.seed in self.probed and entry[1:3] == (self.width, self.corpus)
 
     def members(self, count: int) -> range:
         """The first ``count`` seeds."""

@@ -76,6 +76,8 @@ def test_models_of_the_probed_seeds_alone_are_asked_more():
     asked = [entry for entry in config.runs() if config.probes(entry)]
     assert len(asked) == 20 and {(entry.width, entry.corpus) for entry in asked} == {(512, "source")}
     assert {entry.seed for entry in asked} == {4, 5, 6, 7}
+    later = study.Config.preset_named("smoke", seed=3)  # probed are counted from the first seed: it has its tables
+    assert all(map(later.probes, later.runs()))
 
 
 def test_binding_prompts_end_with_a_question_on_what_they_say(small):
@@ -107,6 +109,7 @@ def test_runs_come_seed_by_seed():
         ({"steps": -1}, "steps = -1: give at least 1"),
         ({"evaluated": 0}, "evaluated = 0: give at least 1"),
         ({"warm_up": -1}, "warm_up = -1: give at least 0"),
+        ({"points": 1}, "points = 1: give at least 2"),
         ({"learning_rate": 0.0}, "learning_rate = 0.0: give a number above 0"),
         ({"vocabulary": 100}, "vocabulary = 100: give at least 257"),
         ({"vocabulary": 40_000}, "vocabulary = 40000: tokens are kept as int16, give at most 32768"),
