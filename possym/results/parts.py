@@ -12,10 +12,13 @@ EXACT = "timing"  # the table whose numbers stay float64
 
 
 def load_part(folder: Path, name: str, tables: Sequence[str]) -> dict[str, pd.DataFrame] | None:
-    """Return the tables of a part that `save_part` finished, None of one that it did not."""
+    """Return the tables of a part that `save_part` finished, None of one that it did not or whose files are broken."""
     if not (folder / f"{name}.finished").exists():
         return None
-    return {table: pd.read_parquet(folder / f"{name}.{table}.parquet") for table in tables}
+    try:
+        return {table: pd.read_parquet(folder / f"{name}.{table}.parquet") for table in tables}
+    except (OSError, ValueError):  # a file is gone, or was cut short as a machine went down: the part is made again
+        return None
 
 
 def save_part(folder: Path, name: str, tables: dict[str, pd.DataFrame]) -> None:

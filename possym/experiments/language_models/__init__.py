@@ -252,7 +252,7 @@ def trained_tables(
     name = "-".join(map(str, entry))
     if (stored := load_part(folder, name, TABLES + PROBES * config.probes(entry))) is not None:
         return stored
-    observer = Observer(entry, config, texts, device, folder / f"{name}.along.parquet")
+    observer = Observer(entry, config, texts, device, folder / name)
     started = time.perf_counter()
     points = evaluation_points(config.steps, config.points)
     model, history = trained(entry, config, texts[entry.corpus], device, points, observer.along_the_way, folder / name)
@@ -324,9 +324,9 @@ class Observer:
     """Measures one model: at every point along the way, and at the end."""
 
     def __init__(
-        self, entry: Run, config: Config, texts: dict[str, Corpus], device: torch.device, stored: Path
+        self, entry: Run, config: Config, texts: dict[str, Corpus], device: torch.device, checkpoint: Path
     ) -> None:
-        self.config, self.stored = config, stored
+        self.config, self.stored = config, checkpoint.with_name(f"{checkpoint.name}.along.parquet")
         held_out = {name: text.held_out.to(device) for name, text in texts.items()}
         self.own = held_out[entry.corpus]
         count, length = config.scored, config.scored_length
@@ -351,9 +351,10 @@ class Observer:
         points = evaluation_points(config.steps, config.points)
         self.plane_points = {*points[:: -max(1, len(points) // PLANE_POINTS)]}
         self.rows: dict[str, list[pd.DataFrame]] = {"scores": [], "jobs": [], "planes": [], "loss": []}
-        if stored.exists():  # what an interrupted run measured up to its checkpoint
-            for name in self.rows:
-                self.rows[name] = [pd.read_parquet(stored.with_suffix(f".{name}.parquet"))]
+        try:  # what an interrupted run measured up to its checkpoint
+            self.rows = {name: [pd.read_parquet(self.stored.with_suffix(f".{name}.parquet"))] for name in self.rows}
+        except (OSError, ValueError):  # gone or cut short: then the model is trained from the start
+            checkpoint.with_suffix(".safetensors").unlink(missing_ok=True)
 
     def along_the_way(self, model: LanguageModel, step: int) -> None:
         """Score the heads on held-out windows, and take the loss, after ``step`` updates."""
@@ -374,7 +375,6 @@ class Observer:
             self.rows[name] = [*before, table.assign(step=step)]
             with atomic_write(self.stored.with_suffix(f".{name}.parquet")) as path:
                 pd.concat(self.rows[name], ignore_index=True).to_parquet(path, index=False)
-        self.stored.touch()
 
     def at_the_end(self, model: LanguageModel) -> dict[str, pd.DataFrame]:
         """Return the tables of the whole course, and what is asked of the trained model alone."""

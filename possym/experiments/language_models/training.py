@@ -4,15 +4,14 @@ Which windows a step reads depends on seed and step alone, and all that a step c
 that goes on takes the steps it would have taken.
 """
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from possym.experiments.language_models.model import LanguageModel, Sizes
@@ -83,17 +82,16 @@ def train(
             there, and does not measure again what was measured before.
 
     Returns:
-        The model, and the training loss of every update since the last checkpoint.
+        The model, and the training loss of every update.
     """
     model = LanguageModel(sizes, torch.Generator().manual_seed(seed)).to(device)
     optimizer = make_optimizer(model, device)
-    start = restore(checkpoint, model, optimizer) if checkpoint else None
+    before = restore(checkpoint, model, optimizer) if checkpoint else None
     fast = torch.compile(model) if device.type == "cuda" else model
-    turns, losses = model.turns(length), []
-    if start is None:
-        start = 0
-        if 0 in points:
-            measure(model, 0)
+    turns, losses = model.turns(length), [*before] if before is not None else []
+    start = len(losses)
+    if before is None and 0 in points:
+        measure(model, 0)
     bar = tqdm(total=steps, initial=start, desc=label, unit="update", leave=False)
     for step in range(start, steps):
         for group in optimizer.param_groups:
@@ -112,36 +110,35 @@ def train(
             bar.set_postfix(loss=f"{float(losses[-1]):.2f}")
             measure(model, step + 1)
             if checkpoint:
-                store(checkpoint, model, optimizer, step + 1)
+                store(checkpoint, model, optimizer, torch.stack(losses))
     bar.close()
     return model, torch.stack(losses).tolist() if losses else []
 
 
-def store(path: Path, model: LanguageModel, optimizer: torch.optim.AdamW, step: int) -> None:
-    """Write weights, moments and the number of updates as one safetensors file, whole or not at all."""
-    kept = {}
+def store(path: Path, model: LanguageModel, optimizer: torch.optim.AdamW, losses: Tensor) -> None:
+    """Write weights, moments and the loss of every update as one safetensors file, whole or not at all."""
+    kept = {"/losses": losses}
     for name, weight in model.named_parameters():
         state = optimizer.state[weight]
         kept |= {name: weight, f"{name}/first": state["exp_avg"], f"{name}/second": state["exp_avg_sq"]}
     with atomic_write(path.with_suffix(".safetensors")) as part:
-        save_file({name: value.detach().contiguous() for name, value in kept.items()}, part, {"step": json.dumps(step)})
+        save_file({name: value.detach().contiguous() for name, value in kept.items()}, part)
 
 
 @torch.no_grad()
-def restore(path: Path, model: LanguageModel, optimizer: torch.optim.AdamW) -> int | None:
-    """Put a stored state into model and optimizer; the number of updates it has had, or None if nothing is stored."""
+def restore(path: Path, model: LanguageModel, optimizer: torch.optim.AdamW) -> Tensor | None:
+    """Put a stored state into model and optimizer; the loss of every update so far, or None without a whole state."""
     file = path.with_suffix(".safetensors")
-    if not file.exists():
+    try:
+        stored = load_file(file)
+        losses = stored["/losses"]
+    except (OSError, SafetensorError, KeyError):
         return None
-    with safe_open(file, framework="pt") as stored:
-        step = json.loads(stored.metadata()["step"])
-        for name, weight in model.named_parameters():
-            weight.copy_(stored.get_tensor(name))
-            moments = (stored.get_tensor(f"{name}/{moment}").to(weight.device) for moment in ("first", "second"))
-            first, second = moments
-            optimizer.state[weight] = {
-                "step": torch.tensor(float(step), device=weight.device if optimizer.defaults["fused"] else "cpu"),
-                "exp_avg": first,
-                "exp_avg_sq": second,
-            }
-    return step
+    for name, weight in model.named_parameters():
+        weight.copy_(stored[name])
+        optimizer.state[weight] = {
+            "step": torch.tensor(float(len(losses)), device=weight.device if optimizer.defaults["fused"] else "cpu"),
+            "exp_avg": stored[f"{name}/first"].to(weight.device),
+            "exp_avg_sq": stored[f"{name}/second"].to(weight.device),
+        }
+    return losses.to(model.embedding.weight.device)

@@ -146,6 +146,29 @@ def test_weights_of_other_settings_are_another_file():
     assert len({study.weights_file(entry, config) for config in (paper, *others)}) == 4
 
 
+@pytest.mark.parametrize("lost", ["rope-64-small-0.along.scores.parquet", "rope-64-small-0.recall.parquet"])
+def test_what_a_stopped_run_left_is_made_again_where_it_is_broken(monkeypatch, small, tmp_path, lost):
+    config = study.Config.preset_named("smoke", **TINY | {"encodings": ("rope",), "length": 16, "scored_length": 12})
+    entry, texts = config.runs()[0], {"small": small}
+    monkeypatch.setenv("POSSYM_CACHE", str(tmp_path / "cache"))
+
+    def tables():
+        return study.trained_tables(entry, config, texts, torch.device("cpu"), tmp_path)
+
+    with monkeypatch.context() as patch:
+        if "along" in lost:  # stopped between the end of training and the last measures
+            patch.setattr(study.Observer, "at_the_end", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                tables()
+        else:
+            tables()
+    assert (tmp_path / lost).exists()
+    (tmp_path / lost).write_bytes(b"PAR1")
+    found = tables()
+    assert found["loss"]["step"].tolist() == [0, 10, 40] and len(found["recall"])
+    assert found["training"]["step"].tolist() == [25]
+
+
 def test_what_was_measured_after_the_checkpoint_is_not_counted_twice(monkeypatch, small, tmp_path):
     """A run stopped between two checkpoints, the first of which comes after the measures at the start."""
     config = study.Config.preset_named("smoke", **TINY | {"encodings": ("rope",), "length": 16, "scored_length": 12})
@@ -161,7 +184,7 @@ def test_what_was_measured_after_the_checkpoint_is_not_counted_twice(monkeypatch
             study.trained_tables(entry, config, texts, torch.device("cpu"), tmp_path)
     assert set(pd.read_parquet(tmp_path / "rope-64-small-0.along.loss.parquet")["step"]) == {0, 10}
     found = study.trained_tables(entry, config, texts, torch.device("cpu"), tmp_path)
-    assert found["loss"]["step"].tolist() == [0, 10, 40]
+    assert found["loss"]["step"].tolist() == [0, 10, 40] and found["training"]["step"].tolist() == [25]
     assert not found["scores"].duplicated(["step", "text", "layer", "head", "weighting"]).any()
     assert found["recall"]["distance"].min() == 2
 

@@ -34,10 +34,17 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(tmp_path):
     assert len(losses) == 12 and [step for step, _ in seen] == [0, 5, 12]
     with pytest.raises(Stop):
         run(tmp_path / "stopped", stop_at=12)
-    again, rest, later = run(tmp_path / "stopped")
-    assert rest == losses[5:] and later == seen[2:]
+    again, all_losses, later = run(tmp_path / "stopped")
+    assert all_losses == losses and later == seen[2:]
     for first, second in zip(whole.parameters(), again.parameters(), strict=True):
         assert torch.equal(first, second)
+
+
+def test_a_checkpoint_that_was_cut_short_is_as_none(tmp_path):
+    _, losses, seen = run(tmp_path / "run")
+    stored = tmp_path / "run.safetensors"
+    stored.write_bytes(stored.read_bytes()[:1000])
+    assert run(tmp_path / "run")[1:] == (losses, seen)
 
 
 def test_windows_are_pieces_of_the_tokens():
