@@ -241,7 +241,8 @@ def attend(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Stand in for a model's attention: read the module's cache. Its own mask says only whether there is padding."""
-    if options.get("output_attentions") or getattr(module.config, "output_attentions", False):
+    wanted = options.get("output_attentions")  # a call's own word counts before the configuration's
+    if getattr(module.config, "output_attentions", False) if wanted is None else wanted:
         raise InputError(
             "output_attentions=True: a cache that lets go of tokens gives no attention weights. Call the model with "
             "attn_implementation='eager' within possym.kv_cache.applied, which shows it the same tokens"

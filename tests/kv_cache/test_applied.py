@@ -206,6 +206,17 @@ def set_to_give_weights(model):
         call(model, families.tokens(LENGTH), cache)
 
 
+def test_a_call_that_asks_for_no_weights_counts_before_the_configuration():
+    model, plan = families.build("llama"), CachePlan([[None, 2]] * 2)
+    tokens = families.tokens(LENGTH)
+    with holding(model, plan) as cache:
+        expected = call(model, tokens, cache)
+    model.set_attn_implementation("eager")
+    model.config.output_attentions = True
+    with holding(model, plan) as cache:
+        assert torch.equal(call(model, tokens, cache, output_attentions=False), expected)
+
+
 def with_earlier_tokens(model):
     with applied(model, CachePlan([[None, 2]] * 2)):
         state = model(input_ids=families.tokens(LENGTH), use_cache=True)
