@@ -11,7 +11,7 @@ from possym.charts import ASKS, KINDS, KNOWN_HEADS
 
 pytestmark = pytest.mark.book
 
-PAGE_LIMIT = 270_000  # bytes of HTML beside shared scripts and pictures
+PAGE_LIMIT = 310_000  # bytes of HTML beside shared scripts and pictures
 CONTRAST = """selector => {
   const rgb = text => text.match(/[\\d.]+/g).map(Number);
   const light = ([r, g, b]) => [r, g, b].map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
