@@ -239,7 +239,7 @@ CLAIMS = (
         "Needles survive windows on heads chosen by kind × distance better than windows on random heads.",
         "not studied",
         f"{NEEDLES}; {DECIDED}",
-        asked("recall, kind × distance less random,", needle_less, 1, MAIN, RECALL),
+        asked("recall, kind × distance minus random,", needle_less, 1, MAIN, RECALL),
         CONFIDENCE,
     ),
     claim(
@@ -248,7 +248,7 @@ CLAIMS = (
         "In SmolLM2 too, needles survive windows on heads chosen by kind × distance better than on random heads.",
         "not studied",
         f"{NEEDLES}, at depths {REAL_DEPTHS}; {KNOWN}; {DECIDED}",
-        asked("recall, kind × distance less random,", needle_less, 1, REAL, RECALL),
+        asked("recall, kind × distance minus random,", needle_less, 1, REAL, RECALL),
         CONFIDENCE,
     ),
     claim(
@@ -275,7 +275,7 @@ CLAIMS = (
         "Copying survives windows on heads chosen by kind × distance better than by attention beyond the window.",
         "not studied",
         f"half of the key heads; share of random tokens said again rightly, kind_distance less beyond; {DECIDED}",
-        asked("share copied, kind × distance less attention beyond,", copying_less, 1),
+        asked("share copied, kind × distance minus attention beyond,", copying_less, 1),
         CONFIDENCE,
     ),
     claim(
@@ -284,7 +284,7 @@ CLAIMS = (
         "In SmolLM2 too, copying survives better under kind × distance than under attention beyond the window.",
         "not studied",
         f"as before, sequence by sequence; asked after an exploratory run of this model had shown it; {DECIDED}",
-        asked("share copied, kind × distance less attention beyond,", copying_less, 1, REAL),
+        asked("share copied, kind × distance minus attention beyond,", copying_less, 1, REAL),
         CONFIDENCE,
     ),
     claim(
@@ -313,7 +313,7 @@ CLAIMS = (
         ),
         "an eighth of the query heads knocked out, those that attend most from a needle's question to its answer; "
         "recall lost, less that lost without matched heads of the same layers",
-        "recall lost, retrieval less matched heads,",
+        "recall lost, retrieval minus matched heads,",
         minus(without("look-up", "retrieval"), without("look-up", "retrieval", "matched")),
         known="",
         changed=DEPTHS_CHANGED,
@@ -334,7 +334,7 @@ CLAIMS = (
             f"{published('P3.patched_models').value} models",
         ),
         "a quarter of the planes; recall lost, slowest less random planes of the same heads",
-        "recall lost, slowest less random planes,",
+        "recall lost, slowest minus random planes,",
         minus(lost("retrieval"), lost("retrieval", planes="random")),
         known="",
         changed=DEPTHS_CHANGED,
@@ -349,7 +349,7 @@ CLAIMS = (
         ),
         ("random heads: no effect", "random heads: no effect"),
         "a quarter of the planes; recall lost, retrieval less matched heads",
-        "recall lost, retrieval less matched heads,",
+        "recall lost, retrieval minus matched heads,",
         minus(lost("retrieval"), lost("retrieval", "matched")),
     ),
     *in_both(
@@ -362,7 +362,7 @@ CLAIMS = (
         ),
         ("not studied", "not studied"),
         "a quarter of the planes of an eighth of the query heads each",
-        "recall lost, symbolic less positional,",
+        "recall lost, symbolic minus positional,",
         minus(lost("symbolic"), lost("positional")),
     ),
     claim(
@@ -394,7 +394,7 @@ CLAIMS = (
         ),
         ("not studied", "not studied"),
         "an eighth of the query heads knocked out; what the counting probe loses, positional less symbolic",
-        "counting lost, positional less symbolic, nats,",
+        "counting lost, positional minus symbolic, nats,",
         minus(without("counting", "positional"), without("counting", "symbolic")),
         probe=COUNTING,
         known=KNOWN,
@@ -409,7 +409,7 @@ CLAIMS = (
         ),
         ("not studied", "not studied"),
         "an eighth of the query heads knocked out; recall lost, symbolic less positional",
-        "recall lost, symbolic less positional,",
+        "recall lost, symbolic minus positional,",
         minus(without("look-up", "symbolic"), without("look-up", "positional")),
     ),
 )

@@ -73,7 +73,7 @@ def estimated(found: pd.Series | Estimate) -> Estimate:
 def rules(first: str, second: str, share: float = 0.5, model: str = MAIN) -> Callable:
     """Return the measure of one rule's excess loss less another's; below 0 is for the first."""
     return asked(
-        f"{first} less {second}, nats a token".replace("_", " × "),
+        f"{first} minus {second}, nats a token".replace("_", " × "),
         lambda study, name: summaries.rule_less_rule(study.tables["loss"], name, first, second, share),
         -1,
         model,
@@ -112,7 +112,7 @@ def near_oracle(share: float, model: str = MAIN) -> Callable:
         best = summaries.best_rule(loss, model, share)
         found = summaries.estimate(summaries.gap_closed(loss, model, best, share))
         return Measurement(
-            f"{best}: {found.value:.0%} of the way".replace("_", " × "),
+            f"{best}: {found.value:.0%} of the oracle's gain".replace("_", " × "),
             f"{found.low:.0%} to {found.high:.0%}",
             judge(found.low >= 0.5, found.value >= 0.5, undecided=found.value >= 0.5 > found.low),
             (found,),

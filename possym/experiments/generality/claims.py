@@ -105,7 +105,7 @@ def with_success(study: Study) -> Measurement:
     others = models[~models["learnt"]]
     measured = (
         f"in {more} of {len(learnt)} models that learn: {learnt['gained'].median():.0%} of the heads turn pure "
-        f"meanwhile, {learnt['drift'].median():.0%} at a constant drift (medians)"
+        f"meanwhile, {learnt['drift'].median():.0%} would at a steady rate (medians)"
     )
     if len(others):
         measured += f"; {(others['rise'] > 0).sum()} of {len(others)} models that do not learn end with more pure heads"

@@ -239,7 +239,7 @@ def leads_by_length(leads: pd.DataFrame, looks: pd.DataFrame, heads: pd.DataFram
     zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule().encode(y="zero:Q")
     kept = kept_leads(seen).median()
     words = " and ".join(f"{kept[task]:.0%} ({task})" for task in TASKS if task in kept)
-    falls = f"At {data['length'].max():,} tokens the median seed keeps {words} of the right key's lead"
+    falls = f"At {data['length'].max():,} tokens the median seed's lead is {words} of that at {data['length'].min()}"
     return (
         (band + middle + theory + zero)
         .add_params(head)

@@ -168,7 +168,7 @@ def leads_fall(study: Study) -> Measurement:
     words = " and ".join(f"{kept[task].median():.0%} ({task})" for task in tasks)
     ranges = "; ".join(f"{task} {kept[task].min():.0%} to {kept[task].max():.0%}" for task in tasks)
     return Measurement(
-        f"at {leads['length'].max():,} tokens the median seed keeps {words} of its lead at training length; "
+        f"at {leads['length'].max():,} tokens the median seed's lead is {words} of that at training length; "
         "below 0 a wrong key leads",
         f"{ranges} over seeds",
         judge_most(less, len(both)),
@@ -224,7 +224,7 @@ def forecast_beats_one_number(task: str):
         less, more = apart & (errors["difference"] < 0), apart & (errors["difference"] > 0)
         words = [f"{row.difference:+.3f} at {row.level:.0%} (p = {row.holm:.3f})" for row in errors.itertuples()]
         return Measurement(
-            f"forecast less one number, mean error in log10 length: {', '.join(words)}",
+            f"forecast minus one number, mean error in log10 length: {', '.join(words)}",
             f"{', '.join(str(seeds) for seeds in errors['seeds'])} held-out seeds",
             judge(less.all(), less.any() and not more.any(), undecided=not less.any() and not more.any()),
             tuple(exact(value) for value in errors["difference"]),
@@ -244,7 +244,7 @@ def best_goes_further(study: Study) -> Measurement:
     mean, p = judging.sign_test(gain.to_numpy())
     lengths = table["length"].unique()
     return Measurement(
-        f"best less last checkpoint {mean:+.3f} in accuracy, the mean over {len(lengths)} lengths to {max(lengths):,} "
+        f"best minus last checkpoint {mean:+.3f} in accuracy, the mean over {len(lengths)} lengths to {max(lengths):,} "
         f"(p = {p:.4f})",
         f"{gain.min():+.3f} to {gain.max():+.3f} over {len(gain)} seeds",
         judge(mean > 0 and p < 0.05, undecided=p >= 0.05),

@@ -165,7 +165,7 @@ def early_positional(study: Study) -> Measurement:
     if missing := too_few(scores):
         return missing
     rows = summaries.early_minus_late(scores)
-    return difference("positional − symbolic, first half less second:", summaries.over_seeds(rows["difference"]))
+    return difference("positional − symbolic, first half minus second:", summaries.over_seeds(rows["difference"]))
 
 
 def fast_planes(study: Study) -> Measurement:
@@ -241,7 +241,7 @@ def lost_in_the_middle(study: Study) -> Measurement:
     sides = summaries.recall_less_middle(recall)
     near, far = (summaries.over_seeds(sides[side]) for side in ("near", "far"))
     return Measurement(
-        f"recall less that of the middle third: nearest third {near.value:+.3f} (p = {near.p_value:.2g}), farthest "
+        f"recall minus that of the middle third: nearest third {near.value:+.3f} (p = {near.p_value:.2g}), farthest "
         f"{far.value:+.3f} (p = {far.p_value:.2g})",
         f"{range_words(near, 3)} and {range_words(far, 3)}",
         judge(min(near.low, far.low) > 0, undecided=min(near.high, far.high) >= 0),
@@ -296,7 +296,7 @@ def recall_quarter(study: Study) -> Measurement:
         return missing
     lost = summaries.quarter_lost(summaries.recall_lost(without))
     found = difference(
-        "nats of recall lost, symbolic less random heads:",
+        "nats of recall lost, symbolic minus random heads:",
         summaries.paired(lost, "lost", "symbolic quarter", "as many as symbolic", by="group"),
     )
     means = lost.groupby("group")["lost"].mean()
@@ -311,7 +311,7 @@ def recall_depth(study: Study) -> Measurement:
         return missing
     shares = summaries.share_by_kind(summaries.recall_lost(without), scores_of(study, "rope"))
     found = summaries.over_seeds(summaries.turn_symbolic(shares)["turn"])
-    return difference("share of recall, symbolic less positional quarter, far less near:", found)
+    return difference("share of recall, symbolic minus positional quarter, far minus near:", found)
 
 
 def forecast_length(study: Study) -> Measurement:
@@ -331,8 +331,9 @@ def forecast_length(study: Study) -> Measurement:
         for name, row in medians.iterrows()
     )
     return Measurement(
-        f"mean error {means['forecast'].mean():.2f} powers of 2; less that of failing at once {against[0].value:+.2f}, "
-        f"of the other encodings' mean {against[1].value:+.2f}; median forecast and measured length: {words}",
+        f"mean error {means['forecast'].mean():.2f} powers of 2 (minus that of failing at once: "
+        f"{against[0].value:+.2f}, minus that of the other encodings' mean: {against[1].value:+.2f}); "
+        f"median forecast and measured length: {words}",
         " and ".join(range_words(found) for found in against),
         judge(all(better), any(better) and not worse, undecided=not any(better) and not worse),
         tuple(against),
@@ -347,7 +348,7 @@ def angles_or_number(study: Study) -> Measurement:
     rows = summaries.rises(reach)
     ways = {"gap": "gap", "more keys": "more keys", "forecast": "relocated", "measured": summaries.TOLD}
     words = ", ".join(f"{name} {rows[way].mean():+.2f}" for name, way in ways.items())
-    found = difference("nats per token, gap less more keys:", summaries.over_seeds(rows["gap"] - rows["more keys"]))
+    found = difference("nats per token, gap minus more keys:", summaries.over_seeds(rows["gap"] - rows["more keys"]))
     return found._replace(measured=f"{found.measured}; rises: {words}")
 
 

@@ -400,7 +400,7 @@ def carriers_in_words(without: pd.DataFrame, scores: pd.DataFrame, jobs: pd.Data
         many = str(each.min()) if each.nunique() == 1 else f"{each.min()} to {each.max()}"
         said += (
             f" These are the sharpest, {many} in every seed: at least {sharp.min():.2f} of their attention is on the "
-            f"token before, of the others' at most {dull.max():.2f}."
+            f"token before, the others put at most {dull.max():.2f} there."
         )
     return said
 
@@ -433,7 +433,7 @@ def planes_in_words(scores: pd.DataFrame, planes: pd.DataFrame) -> str:
             told.append(f"with {name} {words} ({int(own.isin(most).sum())} of {len(own)} heads)")
     if not told:
         return "No head is clearly positional at the end."
-    return f"The frequency IDs on which most positional heads have their largest logits: {'; '.join(told)}."
+    return f"The frequency IDs where positional heads most often have their largest logits: {'; '.join(told)}."
 
 
 def model_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

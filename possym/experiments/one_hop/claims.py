@@ -33,12 +33,8 @@ def numbers_first() -> Measurement:
     lost = reach(table3(), LEVEL).pivot(index="model", columns="kind", values="lost")
     last = table3()["length"].max()
     sooner = lost["number"].fillna(last + 1) < lost["letter"].fillna(last + 1)
-    never = f"not by {last}"
-    words = [
-        f"{model} {row['number'] if row['number'] == row['number'] else never} against "
-        f"{row['letter'] if row['letter'] == row['letter'] else never}"
-        for model, row in lost.astype(object).where(lost.notna(), float("nan")).iterrows()
-    ]
+    said = lost.astype("string").radd("at ").fillna(f"not by {last}")
+    words = [f"{model}: numbers {row['number']}, letters {row['letter']} items" for model, row in said.iterrows()]
     return Measurement("; ".join(words), "", judge(bool(sooner.all()), bool(sooner.any())))
 
 

@@ -80,8 +80,8 @@ def trade(study: Study) -> Measurement:
     r = found[PAPERS]
     verdict = judge(r.high < min(0, random[PAPERS].min()), undecided=r.low <= 0)
     words = "; ".join(
-        f"{form}: r = {found[form].value:.2f}, of random weights {random[form].min():.2f} to {random[form].max():.2f}"
-        for form in FORMS
+        f"{name}: r = {found[form].value:.2f} (random weights {random[form].min():.2f} to {random[form].max():.2f})"
+        for form, name in zip(FORMS, ("papers' form", "scale-free form"), strict=True)
     )
     return Measurement(words, ends(*found.values()), verdict, tuple(found.values()))
 
@@ -160,7 +160,7 @@ def fastest_both(study: Study) -> Measurement:
     size = medians["logit_norm"].rank()[1]
     high = fastest.min() >= HIGH
     return Measurement(
-        f"ID 1: {scores(fastest)}; its logits are number {size:.0f} of {len(medians)}, from the smallest; "
+        f"ID 1: {scores(fastest)}; its logits rank {size:.0f} of {len(medians)}, smallest first; "
         f"{both.drop(1).sum()} of the other {len(both) - 1} frequencies score {HIGH:g} or more on both too", "",
         judge(high and size == 1, high), tuple(map(exact, fastest)),
     )  # fmt: skip
@@ -204,8 +204,8 @@ def temperature(study: Study) -> Measurement:
     share = rows.loc[at["own"], "effective_swaps"] / swaps
     another = abs(rows.loc[at["own"], "r"] - rows.loc[at["least"], "r"]) >= MARGIN
     words = "; ".join(
-        f"τ = {value}: {row['effective_swaps']:,.1f} of {swaps:,} swaps (median head {row['median_swaps']:,.0f}), "
-        f"r = {row['r']:.2f}"
+        f"τ = {value}: {row['effective_swaps']:,.1f} of {swaps:,} swaps count (median head "
+        f"{row['median_swaps']:,.0f}), r = {row['r']:.2f}"
         for value, row in rows.iterrows()
     )
     verdict = judge(share >= 0.99 and another, share >= 0.5 and another)

@@ -126,7 +126,7 @@ def test_leads_have_the_bound_beside_them():
     assert len(says) == 2  # of three lengths
     svg = draw(chart)  # starts where most is lost
     assert [m["median"] for m in marks(svg, "point")] == ["10", "5", "1"]
-    assert any("keeps 10% (number) and 100% (letter)" in text for text in texts(svg))
+    assert any("lead is 10% (number) and 100% (letter)" in text for text in texts(svg))
     blind = leads()[1].assign(weight=0.2)
     said = texts(draw(charts.leads_by_length(leads()[0], blind, leads()[2])))
     assert any("No head puts half of its attention" in text for text in said)
@@ -147,8 +147,8 @@ def test_the_chart_of_leads_and_the_claim_count_seeds_alike():
     looks = pd.concat([looks.assign(seed=seed, weight=0.9) for seed in parts], ignore_index=True)
     found = leads_fall(Study({"leads": rows, "looks": looks}))
     said = charts.leads_by_length(rows, looks, heads).to_dict()["title"]["text"]
-    assert "the median seed keeps 40% (number) and 100% (letter) of" in found.measured
-    assert "the median seed keeps 40% (number) and 100% (letter) of" in said
+    assert "the median seed's lead is 40% (number) and 100% (letter) of" in found.measured
+    assert "the median seed's lead is 40% (number) and 100% (letter) of" in said
 
 
 def test_the_bound_is_that_of_the_tasks_function():

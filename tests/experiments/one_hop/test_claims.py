@@ -30,7 +30,8 @@ def test_the_table_as_printed():
         "in 29 of 30 cells, not for GPT 5.4 at 12", "", "holds in part",
     ]  # fmt: skip
     assert found.loc["prompts-numbers-first", "measured"] == (
-        "Claude Sonnet 3.7 12 against not by 300; GPT 5.4 32 against 300; GPT 5.5 24 against not by 300"
+        "Claude Sonnet 3.7: numbers at 12, letters not by 300 items; GPT 5.4: numbers at 32, letters at 300 items; "
+        "GPT 5.5: numbers at 24, letters not by 300 items"
     )
     assert found.loc["prompts-numbers-first", "verdict"] == found.loc["prompts-numbers-fall", "verdict"] == "holds"
 
