@@ -247,6 +247,8 @@ def summary(rows: pd.DataFrame | None = None, kinds: Iterable[str] = COUNTED) ->
         frame[name] = [counted_cell(counted, paper, kind, verdict) for paper, kind in groups]
     *first, last = [PLURALS[kind] for kind in kinds]
     caption = f"Verdicts on {len(counted)} {', '.join(first)}{' and ' * bool(first)}{last}"
+    totals = ", ".join(f"{verdict} {(counted['verdict'] == verdict).sum()}" for verdict in VERDICTS)
+    caption += f": {totals}" * bool(len(counted))
     return Table(frame, caption, markup=tuple(names.values()))
 
 

@@ -87,7 +87,7 @@ def exclusion(study: Study) -> Finding:
     return Finding(
         "No head does both",
         f"{beyond} of {len(ratio):,}",
-        "heads tried break the bound: a head of both kinds would rate all words nearly alike. The proof takes three "
+        "heads tried break the bound by which a head of both kinds rates all words nearly alike. The proof takes three "
         "lines.",
         "chapters/02-exclusion-principle.md#figure-room-in-the-bound",
         bars + wall,
@@ -144,11 +144,12 @@ def training(study: Study) -> Finding:
     dots = alt.Chart(last.assign(color=colors)).mark_point(filled=True, size=45, opacity=0.9).encode(
         **place, color=alt.Color("color:N", scale=None)
     )  # fmt: skip
-    number, letter = (counts[task]["positional"] for task in ("number", "letter"))
+    number, letter = (counts[task] for task in ("number", "letter"))
     return Finding(
         "Training grows the heads a task needs",
-        f"{number:.1f} against {letter:.1f}",
-        "of 12 heads, on average, end purely positional: number task against letter task.",
+        f"{number['positional']:.1f} against {letter['positional']:.1f}",
+        "of 12 heads, on average, end purely positional on number and letter task, "
+        f"{number['symbolic']:.1f} against {letter['symbolic']:.1f} purely symbolic.",
         "chapters/07-learning-dynamics.md#figure-heads-in-the-plane",
         trails + dots,
         "Paths of heads in the plane of both scores, from the corner where both are high to the two pure corners.",
@@ -171,9 +172,10 @@ def length(study: Study) -> Finding:
         color=task_color(list(TASKS.values())),
     )  # fmt: skip
     return Finding(
-        "One falls off a cliff, one slides",
+        "One falls early and steeply, one slides",
         f"{median['number']:.0f} against {median['letter']:.0f}",
-        "tokens until accuracy drops below 90%: number task against letter task. Both can be predicted, roughly.",
+        "tokens until accuracy drops below 90%, on number and letter task. Short inputs predict the first in part, the "
+        "second not.",
         "chapters/10-length-generalization.md#figure-accuracy-by-length",
         lines,
         "Accuracy by length of input: the number task falls early and far, the letter task later.",
@@ -200,10 +202,10 @@ def language_model(study: Study) -> Finding:
         opacity=alt.condition("datum.front", alt.value(0.95), alt.value(0.4)),
     )  # fmt: skip
     return Finding(
-        "A language model has both kinds",
+        "A small language model has both kinds",
         f"{area['previous-token']:.0%} and {area['induction']:.0%}",
-        "of comparisons agree: heads that look one token back are more positional than others, heads that copy "
-        "(induction heads) more symbolic.",
+        "of the time, a head that looks one token back is more positional than another, and one that copies "
+        "(induction head) more symbolic.",
         "chapters/13-profiling-real-models.md#figure-known-heads",
         dots,
         "Heads of a language model by both scores: previous-token heads lie low right, induction heads high left.",

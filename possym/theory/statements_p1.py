@@ -239,7 +239,7 @@ def p1_theorem_6() -> Found:
         past += sum(ok for theta, ok in works.items() if theta > limit)
         widest[length] = max(theta for theta, ok in works.items() if ok)
     text = ", ".join(f"n = {n}: {theta:.3f}" for n, theta in widest.items())
-    said = f"largest angle that works, {text}; of the larger ones of the grid {past} work"
+    said = f"largest angle that works, {text}; {past} larger angles of the grid work"
     return Found(holds, holds, said, "angles below the limit that fail, or above it that work")
 
 

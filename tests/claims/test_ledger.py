@@ -179,7 +179,12 @@ ROWS = pd.DataFrame(
 
 
 def test_summary_counts_every_claim_once():
-    frame = claims.summary(ROWS).frame
+    summary = claims.summary(ROWS)
+    frame = summary.frame
+    assert summary.caption == (
+        "Verdicts on 3 replications and theorems: holds 2, holds in part 0, not shown 0, does not hold 1, "
+        "not testable here 0"
+    )
     counts = frame.iloc[:, 2:].map(lambda cell: int(re.sub("<[^>]+>", "", cell)))
     assert frame["Claims"].tolist() == ["theorems", "replications"]
     assert counts.to_numpy().tolist() == [[1, 0, 0, 0, 0], [1, 0, 0, 1, 0]]

@@ -71,7 +71,7 @@ def index_fast(study: Study) -> Measurement:
     slow = sum(sweep.slowness(i) > HALF for i in ids)
     from_fastest = bool(ids) and learnt.tolist() == sorted(learnt, reverse=True)
     return Measurement(
-        f"{learnt_words(study, INDEX)}; {slow} of the {len(ids)} learnt in the slower half of the grid; best "
+        f"{learnt_words(study, INDEX)}; {slow} of these {len(ids)} lie in the slower half of the grid; best "
         f"{words(table.loc[table['mean'].idxmax()])}",
         "",
         judge(from_fastest and not slow, bool(ids) and not slow),

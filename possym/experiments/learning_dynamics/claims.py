@@ -155,7 +155,7 @@ def near_step(steps: pd.Series, paper: float) -> Measurement:
     verdict = judge(inside, paper / 2 <= steps.median() <= paper * 2)
     measured = f"median step {steps.median():,.0f}; {reaching(steps, paper)}"
     if inside and not steps.min() <= paper <= steps.max():
-        measured += f", so that the range holds {paper:,} by its widening of {STEP_READING} alone"
+        measured += f"; the range holds {paper:,} only because it is widened by {STEP_READING}"
     return Measurement(measured, interval(steps), verdict, (seed_range(steps),))
 
 
@@ -270,8 +270,8 @@ def last_layer(study: Study) -> Measurement:
     found = proportion(late, turns)
     verdict = judge_most(late, turns) if 2 * turns >= seeds else NOT_SHOWN
     measured = (
-        f"layer {top} never turns pure symbolic in {seeds - turns} of {seeds} seeds; of the {turns} in which it does "
-        f"it is strictly last in {late}"
+        f"layer {top} never turns pure symbolic in {seeds - turns} of {seeds} seeds; in {late} of the other {turns} "
+        "it is strictly last"
     )
     return Measurement(measured, percent_interval(found), verdict, (found,))
 

@@ -74,8 +74,8 @@ def table_one(task: str):
         every = ", ".join(f"{weighting} {count}" for weighting, count in hits.items())
         better, half = hits[best] > max(null.values()), hits[best] >= len(paper) / 2
         return Measurement(
-            f"weighted by {best}: {words} (medians over seeds); layers that agree: {every} of {len(paper)}; the best "
-            f"constant agrees in {max(null.values())}",
+            f"weighted by {best}: {words} (medians over seeds); layers that agree: {every} of {len(paper)}; one ID "
+            f"for all, at best {max(null.values())}",
             "",
             judge(hits[best] == len(paper) and better, half and better, undecided=half and not better),
             tuple(seed_range(every_seed[best][layer]) for layer in every_seed[best]),
@@ -187,7 +187,7 @@ def pointer_doubling(study: Study) -> Measurement:
     doubling = {task: int((values >= 0.5).sum()) for task, values in shares.items()}
     found = [proportion(doubling[task], len(values)) for task, values in shares.items()]
     words = "; ".join(
-        f"{task} task: in {doubling[task]} of {len(values)} models; the median one has more hops than layers behind "
+        f"{task} task: in {doubling[task]} of {len(values)} models; the median one runs ahead of one hop a layer on "
         f"{values.median():.0%} of {HOPS}-hop paths"
         for task, values in shares.items()
     )
@@ -241,7 +241,7 @@ def impossible(task: str, kind: int):
         opposite = {1: "positional", -1: "symbolic"}[-kind]
         found = (proportion(wrong, total), proportion(other, total))
         return Measurement(
-            f"{wrong} of {total} such heads are purely {name}, {other} purely {opposite}",
+            f"{wrong} of {total} heads that compute it are purely {name}, {other} purely {opposite}",
             percent_interval(found[0]),
             judge(wrong == 0, wrong <= total / 10),
             found,

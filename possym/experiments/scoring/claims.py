@@ -141,7 +141,7 @@ CLAIMS = (
     own(
         "scores-withstand-sinks",
         "after 2605.31558, appendix D",
-        "With absolute weights, a head's scores do not depend on its attention to keys that never move.",
+        "With the papers' weights, a head's scores do not depend on its attention to keys that never move.",
         "not studied",
         "holds if no known head's score moves by more than 0.01 as a sink grows, at τ = 1e-4 and at 0.1; "
         "in part at one of them",

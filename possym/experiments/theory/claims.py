@@ -85,8 +85,8 @@ def retrieval_keeps_its_gap(study: Study) -> Measurement:
     index = study.tables["index"].query("theta == 0.8 and n <= 100").iloc[-1]
     retrieval = study.tables["retrieval"].query("theta == 0.0027 and alphabet == 8 and n <= 100").iloc[-1]
     return Measurement(
-        f"worst input at n = {retrieval['n']:.0f}: Retrieval {retrieval['margin']:.4f}, Index {index['smallest']:.5f}; "
-        f"but a query that keeps itself {retrieval['integer_margin']:.1e}",
+        f"gap at n = {retrieval['n']:.0f}, worst input: Retrieval {retrieval['margin']:.4f}, "
+        f"Index {index['smallest']:.5f}; but a query that keeps itself {retrieval['integer_margin']:.1e}",
         "exact, all inputs",
         judge(
             min(retrieval["margin"], retrieval["integer_margin"]) > index["smallest"],

@@ -43,8 +43,8 @@ def test_the_last_layer_is_judged_on_seeds_in_which_it_turns(since, verdict):
     if since:
         late, turns = since.count(LATE), len(since)
         assert found.measured == (
-            f"layer 11 never turns pure symbolic in {8 - turns} of 8 seeds; of the {turns} in which it does it is "
-            f"strictly last in {late}"
+            f"layer 11 never turns pure symbolic in {8 - turns} of 8 seeds; in {late} of the other {turns} it is "
+            "strictly last"
         )
 
 
@@ -60,7 +60,7 @@ def test_a_step_that_no_seed_reaches_is_held_by_the_widening_alone():
     found = learning.near_step(steps, 3000)
     assert found.verdict == "holds"
     assert found.measured == (
-        "median step 2,400; 0 of 3 seeds at 3,000 or more, so that the range holds 3,000 by its widening of 500 alone"
+        "median step 2,400; 0 of 3 seeds at 3,000 or more; the range holds 3,000 only because it is widened by 500"
     )
     assert learning.near_step(steps, 2700).measured == "median step 2,400; 1 of 3 seeds at 2,700 or more"
 
