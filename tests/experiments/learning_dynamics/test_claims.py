@@ -200,7 +200,7 @@ def test_pure_layers_one_and_two_alone_hold():
 def test_measured_numbers_are_those_of_the_table():
     made = study(best=lambda seed: {"number": 4000 + 250 * seed, "letter": 3500})
     row = claims.ledger(CHAPTER, {"learning_dynamics": made}).loc["number-best-step"]
-    assert row["measured"].startswith("median step 4,375; 0 of 4 seeds at 4,800 or more, ")
+    assert row["measured"].startswith("median step 4,375; 0 of 4 seeds at 4,800 or more; ")
     assert row["interval"] == "4,000 to 4,750 over 4 seeds"
     assert row["verdict"] == "holds"
 
