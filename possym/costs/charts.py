@@ -104,7 +104,7 @@ def time_by_tokens(model: str = "Llama-3-70B", tokens: int = 2**17) -> alt.Layer
             height=HEIGHT,
             title=alt.Title(
                 dynamic_title("model + ', ' + cards", titles),
-                subtitle="At rates measured on a smaller prompt. Upright: memory ends, dotted for H100, dashed H200",
+                subtitle="At rates measured on a smaller prompt. Vertical: memory limit, dotted H100, dashed H200",
             ),
             description="Line chart on logarithmic axes with a menu and a slider: time of a profile's parts by tokens. "
             + titles[f"{model}, {CARDS}"],

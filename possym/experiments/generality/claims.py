@@ -149,9 +149,8 @@ CLAIMS: tuple[Claim, ...] = (
             "learns one of the tasks",
             pure_as_expected(setting),
             CONFIDENCE,
-            changed="most models of one task were enough to hold in part, though those of the other failed; and it was "
-            "not testable if no model learnt one of the tasks, though those of the other failed; before that, "
-            + MOST_BEFORE,
+            changed="most models of one task were enough to hold in part, and one task that no model learnt was "
+            "enough to be not testable, even if the models of the other task failed; before that, " + MOST_BEFORE,
         )
         for setting, words in IN_WORDS.items()
     ),

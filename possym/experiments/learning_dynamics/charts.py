@@ -378,7 +378,7 @@ def heads_in_plane(scores: pd.DataFrame, columns: int = 45) -> alt.LayerChart:
         .properties(
             title=alt.Title(
                 dynamic_title("task + ', ' + evaluation", titles),
-                subtitle="Number: layer; median over seeds; left: a score below 0.9; shaded corners: pure at γ = 0.1",
+                subtitle="Number: layer; median over seeds; “left”: a score below 0.9; shaded corners: pure at γ = 0.1",
             ),
             description="Scatter plot with a slider over training: each layer's head by positional score (across) and "
             "symbolic score (up), with its path so far. The corners of pure heads are shaded.",

@@ -44,9 +44,7 @@ def accuracy_by_setting(accuracy: pd.DataFrame) -> alt.FacetChart:
         chart.properties(width=270, height=260)
         .facet(alt.Facet("task:N", title=None, sort=tasks), columns=2)
         .properties(
-            title=alt.Title(
-                title, subtitle="Medians over seeds, of models that have learnt their task and others alike"
-            ),
+            title=alt.Title(title, subtitle="Medians over seeds, whether or not models have learnt their task"),
             description="Line charts of accuracy by input length on a logarithmic axis, one line per setting. "
             f"{title}.",
         )

@@ -74,7 +74,7 @@ CLAIMS = (
         "not testable if there is no such setting",
         letter_goes_further,
         SEED_RANGE,
-        changed="the criterion is as it was; the statement said to far greater lengths, and the criterion asks for no "
+        changed="the criterion is as it was; the statement said “far greater lengths”, and the criterion asks for no "
         "size",
     ),
     claim(

@@ -80,8 +80,8 @@ def chosen_weights(study: Study) -> Measurement:
     others = errors[errors["withstands"] & (errors["weighting"] != choice.weighting)]["worst"].min()
     default = ("proportional" if DEFAULT_RELATIVE else "absolute", DEFAULT_TEMPERATURE)
     return Measurement(
-        f"{choice.weighting}, τ = {choice.temperature:g}: error at most {choice.worst:.2f}; the best of another form "
-        f"that withstands sinks {others:.2f}",
+        f"{choice.weighting}, τ = {choice.temperature:g}: error at most {choice.worst:.2f}; the best other form "
+        f"that withstands sinks: {others:.2f}",
         f"{len(study.tables['cells'].drop_duplicates(['kind', 'keys', 'sink']))} cells of kind, keys and sink",
         judge((choice.weighting, choice.temperature) == default),
     )
