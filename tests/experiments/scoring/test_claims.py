@@ -43,4 +43,4 @@ def test_absolute_weights_withstand_sinks_where_no_score_moves(moved, verdict):
 def test_the_library_weighs_as_the_criteria_choose(error, verdict):
     found = heads.chosen_weights(study([(0.2, 0.0), (0.3, 0.5)], (error, 0.0)))
     assert found.verdict == verdict
-    assert "that withstands sinks " + ("0.20" if verdict == "holds" else "0.40") in found.measured
+    assert "that withstands sinks: " + ("0.20" if verdict == "holds" else "0.40") in found.measured
