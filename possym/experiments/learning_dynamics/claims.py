@@ -496,12 +496,12 @@ CLAIMS = (
             f"On the {task} task successful learning goes with pure heads.",
             "goes with",
             "rank correlation over seeds between the step since which validation accuracy is at least 99 % and the "
-            "step since which half of the heads that end pure (γ = 0.1) have been so. Holds if its 95 % interval lies "
-            "above 0 and it exceeds the 95 % quantile under shuffled seeds; in part if only the latter; not shown if "
-            "neither, but the interval contains 0",
+            "step since which half of the heads that end pure (γ = 0.1) are pure. Holds if its 95 % interval lies "
+            "above 0 and it exceeds the 95 % quantile under shuffled seeds; in part if it exceeds only the quantile; not "
+            "shown if neither, but the interval contains 0",
             with_purity(task),
             CONFIDENCE,
-            changed="it did not hold where it is now not shown",
+            changed="what now is not shown did not hold",
         )
         for task in ("number", "letter")
     ),

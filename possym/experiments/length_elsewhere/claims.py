@@ -36,8 +36,8 @@ def letter_goes_further(study: Study) -> Measurement:
         return Measurement("in no setting are both tasks learnt", "; ".join(left_out), UNTESTABLE)
     later = sum(times > 1 for times in further)
     return Measurement(
-        f"ranges apart in {sum(apart)} of {len(apart)} settings, letter medians further in {later}: "
-        f"{min(further):.1f} to {max(further):.1f} times as far",
+        f"ranges apart in {sum(apart)} of {len(apart)} settings, letter medians longer in {later}: "
+        f"{min(further):.1f} to {max(further):.1f} times as long",
         "; ".join(["90 % points of the number and the letter task", *words, *left_out]),
         judge(all(apart), later > len(further) / 2),
     )

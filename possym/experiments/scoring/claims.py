@@ -154,7 +154,7 @@ CLAIMS = (
         "The library weighs swaps in the way that errs least on heads of known kind.",
         "not studied",
         "holds if, of the weightings that withstand sinks, the default has the smallest worst-case error, "
-        "the mean error deciding within 0.01",
+        "the mean deciding ties within 0.01",
         chosen_weights,
         EXTENT,
         kind=OWN_CODE,
