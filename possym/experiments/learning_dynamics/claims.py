@@ -497,11 +497,11 @@ CLAIMS = (
             "goes with",
             "rank correlation over seeds between the step since which validation accuracy is at least 99 % and the "
             "step since which half of the heads that end pure (γ = 0.1) are pure. Holds if its 95 % interval lies "
-            "above 0 and it exceeds the 95 % quantile under shuffled seeds; in part if it exceeds only the quantile; not "
-            "shown if neither, but the interval contains 0",
+            "above 0 and it exceeds the 95 % quantile under shuffled seeds; in part if it exceeds only the quantile; "
+            "not shown if neither, but the interval contains 0",
             with_purity(task),
             CONFIDENCE,
-            changed="what now is not shown did not hold",
+            changed="what is now not shown did not hold before",
         )
         for task in ("number", "letter")
     ),
