@@ -87,7 +87,7 @@ def exclusion(study: Study) -> Finding:
     return Finding(
         "No head does both",
         f"{beyond} of {len(ratio):,}",
-        "heads tried break the bound by which a head of both kinds rates all words nearly alike. The proof takes three "
+        "heads tried break the bound: a head of both kinds must rate all words nearly alike. The proof takes three "
         "lines.",
         "chapters/02-exclusion-principle.md#figure-room-in-the-bound",
         bars + wall,
@@ -174,8 +174,8 @@ def length(study: Study) -> Finding:
     return Finding(
         "One falls early and steeply, one slides",
         f"{median['number']:.0f} against {median['letter']:.0f}",
-        "tokens until accuracy drops below 90%, on number and letter task. Short inputs predict the first in part, the "
-        "second not.",
+        "tokens until accuracy drops below 90%, on number and letter task. Short inputs predict the number "
+        "task's length in part, but not the letter task's.",
         "chapters/10-length-generalization.md#figure-accuracy-by-length",
         lines,
         "Accuracy by length of input: the number task falls early and far, the letter task later.",
@@ -204,8 +204,8 @@ def language_model(study: Study) -> Finding:
     return Finding(
         "A small language model has both kinds",
         f"{area['previous-token']:.0%} and {area['induction']:.0%}",
-        "of the time, a head that looks one token back is more positional than another, and one that copies "
-        "(induction head) more symbolic.",
+        "of pairs: a head that looks one token back is more positional than another head; one that copies "
+        "(induction head) is more symbolic.",
         "chapters/13-profiling-real-models.md#figure-known-heads",
         dots,
         "Heads of a language model by both scores: previous-token heads lie low right, induction heads high left.",

@@ -324,7 +324,8 @@ CLAIMS = (
         "P3-dose-planes",
         "abstract",
         (
-            "Silencing the slowest planes of retrieval heads takes recall away, as many random planes do not.",
+            "Silencing the slowest planes of retrieval heads takes recall away; silencing as many random "
+            "planes does not.",
             "In SmolLM2 too, the slowest planes of retrieval heads matter for recall more than random planes.",
         ),
         (

@@ -54,13 +54,13 @@ def name(frequency_id: int) -> str:
     return f"ID {frequency_id}" if frequency_id else "NoPE"
 
 
-def learnt_words(study: Study, task: str) -> str:
-    """Return which angles are learnt with learnt maps, and with fixed ones, in words."""
+def learnt_words(study: Study, task: str, more: str) -> str:
+    """Return which angles are learnt with learnt maps, more about these, and which with fixed ones, in words."""
     learnt, fixed = (
         sweep.learnt_words(study.tables["accuracy"], piece=piece, task=task, planes=many(study))
         for piece in ("one-angle", "fixed-maps")
     )
-    return f"learnt with {learnt}; with fixed maps {fixed}"
+    return f"learnt with {learnt}; {more}; with fixed maps {fixed}"
 
 
 def index_fast(study: Study) -> Measurement:
@@ -70,9 +70,9 @@ def index_fast(study: Study) -> Measurement:
     ids = table.loc[learnt, "first_id"].tolist()
     slow = sum(sweep.slowness(i) > HALF for i in ids)
     from_fastest = bool(ids) and learnt.tolist() == sorted(learnt, reverse=True)
+    best = words(table.loc[table["mean"].idxmax()])
     return Measurement(
-        f"{learnt_words(study, INDEX)}; {slow} of these {len(ids)} lie in the slower half of the grid; best "
-        f"{words(table.loc[table['mean'].idxmax()])}",
+        learnt_words(study, INDEX, f"{slow} of these {len(ids)} lie in the slower half of the grid; best {best}"),
         "",
         judge(from_fastest and not slow, bool(ids) and not slow),
         (estimate(table.loc[table["mean"].idxmax()]),),
@@ -87,9 +87,9 @@ def retrieval_slow(study: Study) -> Measurement:
     fast = sum(sweep.slowness(i) <= HALF for i in ids)
     to_slowest = bool(ids) and learnt.tolist() == sorted(learnt)
     slow = bool(ids) and not any(0 < i <= GRID // 4 for i in ids)
+    best = words(table.loc[table["mean"].idxmax()])
     return Measurement(
-        f"{learnt_words(study, RETRIEVAL)}; {fast} of the {len(ids)} learnt in the faster half of the grid; best "
-        f"{words(table.loc[table['mean'].idxmax()])}",
+        learnt_words(study, RETRIEVAL, f"{fast} of these {len(ids)} lie in the faster half of the grid; best {best}"),
         "",
         judge(to_slowest and not fast, slow),
         (estimate(table.loc[table["mean"].idxmax()]),),
@@ -166,7 +166,9 @@ def shape(task: str, wanted: str):
             found = sweep.mismatched(study.tables["by_place"], piece="one-angle", task=task, planes=planes)
             counted, total = counted + int((found["shape"] == wanted).sum()), total + len(found)
             bends += found["bend"].tolist()
-        measured = f"{wanted} at {counted} of {total} mismatched angles, one and {many(study)} planes"
+        measured = (
+            f"{wanted} at {counted} of {total} mismatched angles, one-plane and {many(study)}-plane heads together"
+        )
         interval = f"bends {min(bends):+.2f} to {max(bends):+.2f}" if bends else ""
         verdict = judge(total > 0 and counted == total, counted > total / 2)
         return Measurement(measured, interval, verdict, (proportion(counted, total),))

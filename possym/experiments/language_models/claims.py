@@ -331,8 +331,8 @@ def forecast_length(study: Study) -> Measurement:
         for name, row in medians.iterrows()
     )
     return Measurement(
-        f"mean error {means['forecast'].mean():.2f} powers of 2 (minus that of failing at once: "
-        f"{against[0].value:+.2f}, minus that of the other encodings' mean: {against[1].value:+.2f}); "
+        f"mean error {means['forecast'].mean():.2f} powers of 2 (difference from failing at once "
+        f"{against[0].value:+.2f}, from the other encodings' mean {against[1].value:+.2f}); "
         f"median forecast and measured length: {words}",
         " and ".join(range_words(found) for found in against),
         judge(all(better), any(better) and not worse, undecided=not any(better) and not worse),
@@ -622,7 +622,7 @@ CLAIMS = (
     claim(
         "born-length-angles",
         "question",
-        "Angles never seen harm RoPE models more than keys greater in number.",
+        "New angles harm RoPE models more than additional keys do.",
         "not studied",
         "rise of the loss of the same tokens: the older half of a window put back by 7 trained lengths, minus 7 "
         "windows of other texts' keys at positions within the trained length (some next to the query: not their number "

@@ -74,8 +74,8 @@ def table_one(task: str):
         every = ", ".join(f"{weighting} {count}" for weighting, count in hits.items())
         better, half = hits[best] > max(null.values()), hits[best] >= len(paper) / 2
         return Measurement(
-            f"weighted by {best}: {words} (medians over seeds); layers that agree: {every} of {len(paper)}; one ID "
-            f"for all, at best {max(null.values())}",
+            f"weighted by {best}: {words} (medians over seeds); layers that agree: {every} of {len(paper)}; the "
+            f"same ID for every layer would agree in at most {max(null.values())}",
             "",
             judge(hits[best] == len(paper) and better, half and better, undecided=half and not better),
             tuple(seed_range(every_seed[best][layer]) for layer in every_seed[best]),

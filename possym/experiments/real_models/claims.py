@@ -422,7 +422,7 @@ CLAIMS = (
     ours(
         "knob-induction",
         "after 2511.11579, section 5, frequencies",
-        "Induction heads need the frequencies that score symbolic more than others with logits as large.",
+        "Induction heads need the frequencies that score symbolic more than they need others with logits as large.",
         "not studied",
         MATCHED,
         needs_own_band("induction"),
@@ -430,7 +430,8 @@ CLAIMS = (
     ours(
         "knob-previous-token",
         "after 2511.11579, section 5, frequencies",
-        "Previous-token heads need the frequencies that score positional more than others with logits as large.",
+        "Previous-token heads need the frequencies that score positional more than they need others with logits as "
+        "large.",
         "not studied",
         MATCHED,
         needs_own_band("previous_token"),

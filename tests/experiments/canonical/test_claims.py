@@ -87,7 +87,7 @@ def test_both_rows_on_one_angle_ask_for_a_run_and_for_its_half_of_the_grid():
     assert found["canonical-index-fast"] == "does not hold"
     assert found["canonical-retrieval-slow"] == "holds in part"  # ID 24 is a gap
     rows = claims.ledger(canonical.CHAPTER, {"canonical": study()})
-    assert "; 4 of the 8 learnt in the faster half of the grid; " in rows.loc["canonical-retrieval-slow", "measured"]
+    assert "; 4 of these 8 lie in the faster half of the grid; " in rows.loc["canonical-retrieval-slow", "measured"]
 
 
 def test_queries_that_lie_as_built_hold_in_part_unless_they_spread(monkeypatch):
