@@ -44,16 +44,16 @@ def digests(sums: Sequence[Tensor]) -> Tensor:
     so a change of one number changes both, and what a hash needs of a model is a few bytes a tensor.
     """
     device = sums[0].device
-    lengths = torch.tensor([len(x) for x in sums])
+    lengths = torch.tensor([len(x) for x in sums], device="cpu").to(device)
     ends = lengths.cumsum(0)
     numbers = torch.cat(list(sums))
-    starts = (ends - lengths).to(device).repeat_interleave(lengths.to(device), output_size=len(numbers))
+    starts = (ends - lengths).repeat_interleave(lengths, output_size=len(numbers))
     places = torch.arange(len(numbers), device=device) - starts + 1
     found = []
     for first, second in MIXERS:
         factors = places * first
         factors = ((factors ^ (factors >> 31)) * second) | 1
-        totals = (numbers * factors).cumsum(0)[(ends - 1).to(device)]
+        totals = (numbers * factors).cumsum(0)[ends - 1]
         found.append(totals.diff(prepend=totals.new_zeros(1)))
     return torch.stack(found, 1)
 
@@ -115,10 +115,11 @@ def in_one_kernel(matrices: Sequence[Tensor]) -> list[Tensor]:
                 entries.append((x.data_ptr(), *x.shape, first, part.storage_offset()))
                 first += blocks[-1]
         if entries:
-            owners = torch.arange(len(blocks)).repeat_interleave(torch.tensor(blocks)).to(device)
+            numbers = torch.arange(len(blocks), device="cpu")
+            owners = numbers.repeat_interleave(torch.tensor(blocks, device="cpu")).to(device)
             with device_context(sums):
                 bits_kernel[(first,)](
-                    owners, torch.tensor(entries).to(device), sums,
+                    owners, torch.tensor(entries, device=device), sums,
                     KIND=getattr(tl, str(kind).removeprefix("torch.")), ROWS=ROWS, COLUMNS=COLUMNS, STEPS=STEPS,
                     num_warps=4,
                 )  # fmt: skip
