@@ -138,7 +138,7 @@ def recall_without(
             with without_heads(model, chosen):
                 for block in model.blocks[first:]:
                     x = block(x, turns, told.mask)
-            logits = F.linear(model.norm(x[:, -answers.shape[1] :]), model.embedding.weight).float()
+            logits = model.logits(x[:, -answers.shape[1] :]).float()
             loss = F.cross_entropy(logits.transpose(1, 2), answers, reduction="none")
             total[row] += loss.double().sum(0).cpu()
     means = (total / len(text)).unflatten(1, (2, -1)).tolist()

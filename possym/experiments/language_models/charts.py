@@ -235,40 +235,28 @@ def loss_by_length(length: pd.DataFrame, trained: int) -> alt.FacetChart:
     rows = rows.assign(encoding=rows["encoding"].map(ENCODING_NAMES), edit=rows["edit"].map(EDITS))
     colors = [INK, SYMBOLIC, NEUTRAL, POSITIONAL]
     color = alt.Color("edit:N", title="Window on").scale(domain=list(EDITS.values()), range=colors)
-    color = color.legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=3)
-    base = alt.Chart(rows[["encoding", "edit", "times", "median", "low", "high"]].round(3)).encode(
-        x=alt.X("times:Q", title="Position, in trained lengths").scale(domain=[0, 8]), color=color
-    )
-    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="Loss, nats per token"), y2="high:Q")
-    line = base.mark_line().encode(
-        y="median:Q", tooltip=["encoding:N", "edit:N", *(number(name, ".2f") for name in ("times", "median"))]
-    )
+    times = alt.X("times:Q", title="Position, in trained lengths").scale(domain=[0, 8])
     change = "falls" if far["positional windowed"] < far["none"] else "rises"
     title = (
         f"Window the most positional quarter of the heads, and RoPE's loss far out {change} from {far['none']:.2f} to "
         f"{far['positional windowed']:.2f}"
     )
-    return (
-        (band + line)
-        .properties(width=210, height=190)
-        .facet(alt.Facet("encoding:N", title=None, sort=list(ENCODING_NAMES.values())), columns=3)
-        .properties(
-            title=alt.Title(
-                title,
-                subtitle=[
-                    "Window: the first token and the latest ones, as many as the trained length. Far out: from 4 times",
-                    f"the trained length; a window on the most symbolic quarter leaves {far['symbolic windowed']:.2f}",
-                ],
-            ),
-            description=f"Line charts of loss by position, one panel per encoding, one line per edit. {title}.",
-        )
+    return losses_by_encoding(rows, "edit", times, color, height=190).properties(
+        title=alt.Title(
+            title,
+            subtitle=[
+                "Window: the first token and the latest ones, as many as the trained length. Far out: from 4 times",
+                f"the trained length; a window on the most symbolic quarter leaves {far['symbolic windowed']:.2f}",
+            ],
+        ),
+        description=f"Line charts of loss by position, one panel per encoding, one line per edit. {title}.",
     )
 
 
 def planes_by_frequency(planes: pd.DataFrame) -> alt.LayerChart:
     """Draw the median lead of planes with large logits by frequency ID, over seeds of one encoding."""
     last = summaries.at_end(planes).assign(lead=lambda table: table["positional"] - table["symbolic"])
-    large = last[last["norm"] > last.groupby([*summaries.KEYS, "layer", "head"])["norm"].transform("median")]
+    large = last[last["norm"] > last.groupby(summaries.HEAD)["norm"].transform("median")]
     rows = over_seeds(
         large.groupby(["seed", "frequency_id"], as_index=False)["lead"].median(), ["frequency_id"], "lead"
     )
@@ -321,9 +309,7 @@ def heads_that_carry_recall(without: pd.DataFrame, scores: pd.DataFrame, jobs: p
         scores, jobs: rows of the same models.
     """
     lost = summaries.recall_lost(without)
-    heads = summaries.recall_carriers(lost, summaries.held_out(scores)).merge(
-        summaries.at_end(jobs), on=[*summaries.KEYS, "layer", "head"]
-    )
+    heads = summaries.with_jobs(summaries.recall_carriers(lost, summaries.held_out(scores)), jobs)
     heads["job"] = jobs_of(heads)
     carriers = heads[heads["carrier"]]
     level = alt.Chart(pd.DataFrame({"share": [summaries.CARRIES]})).mark_rule(strokeDash=[4, 4]).encode(y="share:Q")
@@ -379,6 +365,19 @@ def heads_that_carry_recall(without: pd.DataFrame, scores: pd.DataFrame, jobs: p
     )
 
 
+def losses_by_encoding(rows: pd.DataFrame, by: str, times: alt.X, color: alt.Color, height: int) -> alt.FacetChart:
+    """Draw medians of the loss as lines and ranges over seeds as bands, one panel per encoding, one line per ``by``."""
+    base = alt.Chart(rows[["encoding", by, "times", "median", "low", "high"]].round(3)).encode(
+        x=times, color=color.legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=3)
+    )
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="Loss, nats per token"), y2="high:Q")
+    line = base.mark_line().encode(
+        y="median:Q", tooltip=["encoding:N", f"{by}:N", *(number(name, ".2f") for name in ("times", "median"))]
+    )
+    panel = alt.Facet("encoding:N", title=None, sort=list(ENCODING_NAMES.values()))
+    return (band + line).properties(width=210, height=height).facet(panel, columns=3)
+
+
 def forecast_from_short_windows(reach: pd.DataFrame, trained: int) -> alt.FacetChart:
     """Draw the loss of the same tokens by length, measured, forecast and by its two causes, one panel per encoding.
 
@@ -391,16 +390,8 @@ def forecast_from_short_windows(reach: pd.DataFrame, trained: int) -> alt.FacetC
     rows = rows.assign(encoding=rows["encoding"].map(ENCODING_NAMES), way=[WAYS[way][0] for way in rows["way"]])
     names, colors = (list(values) for values in zip(*WAYS.values(), strict=True))
     color = alt.Color("way:N", title=None).scale(domain=names, range=colors)
-    base = alt.Chart(rows[["encoding", "way", "times", "median", "low", "high"]].round(3)).encode(
-        x=alt.X("times:Q", title="Length, in trained lengths")
-        .scale(type="log", base=2, domain=[1, 8], nice=False)
-        .axis(values=[1, 2, 4, 8]),
-        color=color.legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=3),
-    )
-    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="Loss, nats per token"), y2="high:Q")
-    line = base.mark_line().encode(
-        y="median:Q", tooltip=["encoding:N", "way:N", *(number(name, ".2f") for name in ("times", "median"))]
-    )
+    times = alt.X("times:Q", title="Length, in trained lengths").axis(values=[1, 2, 4, 8])
+    times = times.scale(type="log", base=2, domain=[1, 8], nice=False)
     lengths = summaries.failing_lengths(reach)
     medians = lengths.groupby("encoding")[["relocated", summaries.TOLD]].median()
     told = [
@@ -414,9 +405,7 @@ def forecast_from_short_windows(reach: pd.DataFrame, trained: int) -> alt.FacetC
         f"{2 ** errors.median():.2f} for half of {len(errors)} models"
     )
     return (
-        (band + line)
-        .properties(width=210, height=170)
-        .facet(alt.Facet("encoding:N", title=None, sort=list(ENCODING_NAMES.values())), columns=3)
+        losses_by_encoding(rows, "way", times, color, height=170)
         .resolve_scale(y="independent")
         .properties(
             title=alt.Title(
@@ -492,7 +481,7 @@ def kinds_elsewhere(scores: pd.DataFrame, texts: Sequence[str]) -> alt.HConcatCh
     """Draw each head's lead on other texts against that on held-out windows, one mark per head, one panel per text."""
     rows = summaries.at_end(scores[scores["weighting"] == "relative"])
     rows = rows.assign(lead=rows["positional"] - rows["symbolic"])
-    wide = rows.pivot_table(index=[*summaries.KEYS, "layer", "head"], columns="text", values="lead").reset_index()
+    wide = rows.pivot_table(index=summaries.HEAD, columns="text", values="lead").reset_index()
     line = alt.Chart(pd.DataFrame({"at": [-1, 1]})).mark_line(color=INK, strokeDash=[4, 4], opacity=0.5)
     panels, told = [], []
     for text in (name for name in texts if name in wide):

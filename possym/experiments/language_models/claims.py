@@ -131,8 +131,7 @@ def job_score(study: Study, job: str, score: str) -> Measurement:
     scores = summaries.at_end(scores_of(study, "rope"))
     if missing := too_few(scores):
         return missing
-    jobs = summaries.at_end(summaries.main_models(study.tables["jobs"]))
-    heads = scores.merge(jobs, on=[*summaries.KEYS, "layer", "head"])
+    heads = summaries.with_jobs(scores, study.tables["jobs"])
     heads["doing"] = heads[job] >= summaries.JOB
     if not heads["doing"].any():
         return Measurement("no head does this job", "", UNTESTABLE)
@@ -189,8 +188,7 @@ def nope_previous_token(study: Study) -> Measurement:
     scores = summaries.at_end(scores_of(study, "nope"))
     if missing := too_few(scores):
         return missing
-    jobs = summaries.at_end(summaries.main_models(study.tables["jobs"]))
-    heads = scores.merge(jobs, on=[*summaries.KEYS, "layer", "head"])
+    heads = summaries.with_jobs(scores, study.tables["jobs"])
     found = heads[(heads["previous_token"] >= summaries.JOB) & (heads["symbolic"] >= 0.999)]
     seeds = found["seed"].nunique()
     total = heads["seed"].nunique()

@@ -93,7 +93,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor, turns: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
         """Return the residual stream after the block; ``mask`` (H, T, T) adds to the logits in place of causality."""
         query, key, value = self.contents(x)
-        query, key = rotate_half(query, turns), rotate_half(key, turns)
+        return self.attend(x, rotate_half(query, turns), rotate_half(key, turns), value, mask)
+
+    def attend(self, x: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the residual stream x after rotated queries have read the values of keys, and the MLP has followed."""
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
         x = x + self.output(mixed.transpose(1, 2).flatten(-2))
         return x + self.mlp(x)
@@ -133,6 +136,10 @@ class LanguageModel(nn.Module):
         x = self.embedding(tokens)
         for layer, block in enumerate(self.blocks):
             x = block(x, turns, None if masks is None else masks[layer])
+        return self.logits(x)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the logits (B, T, V) that the residual stream after the last block gives."""
         return F.linear(self.norm(x), self.embedding.weight)
 
     @torch.no_grad()

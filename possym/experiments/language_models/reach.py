@@ -82,7 +82,7 @@ def last_losses(model: LanguageModel, tokens: Tensor, turns: tuple[Tensor, Tenso
 
 def told(model: LanguageModel, x: Tensor, tokens: Tensor, asked: int) -> float:
     """Return the loss of the last ``asked`` tokens, the mean over them, the sum over windows."""
-    logits = F.linear(model.norm(x[:, -asked:]), model.embedding.weight).float()
+    logits = model.logits(x[:, -asked:]).float()
     return float(F.cross_entropy(logits.transpose(1, 2), tokens[:, -asked:], reduction="none").double().sum()) / asked
 
 
@@ -132,11 +132,7 @@ def losses_with_others(
                 torch.cat([other[row, :, at].transpose(1, 2), mine], 2)  # (b, H, extra + T, D)
                 for other, mine in ((keys, key), (values, value))
             )
-            mixed = F.scaled_dot_product_attention(
-                rotate_half(query, ours), rotate_half(key, turns), value, attn_mask=seen
-            )
-            x = x + block.output(mixed.transpose(1, 2).flatten(-2))
-            x = x + block.mlp(x)
+            x = block.attend(x, rotate_half(query, ours), rotate_half(key, turns), value, seen)
         total += told(model, x, some, asked)
     return total / len(tokens)
 

@@ -12,6 +12,7 @@ from possym.experiments.language_models.reach import failing_length
 from possym.profiling.statistics import Estimate
 
 KEYS = ["encoding", "width", "corpus", "seed"]
+HEAD = [*KEYS, "layer", "head"]
 MARGIN = 0.5  # a head is clearly of one kind where its two scores differ by this much
 JOB = 0.3  # mean attention from which a head does a known job
 DRAWS = 2000
@@ -34,6 +35,11 @@ def main_models(table: pd.DataFrame, width: int = 512, corpus: str = "source") -
 def at_end(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the last update."""
     return table[table["step"] == table["step"].max()]
+
+
+def with_jobs(heads: pd.DataFrame, jobs: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of heads, each with what the same head does after the last update."""
+    return heads.merge(at_end(jobs), on=HEAD)
 
 
 def counts(scores: pd.DataFrame) -> pd.DataFrame:
@@ -173,7 +179,7 @@ def agreement(scores: pd.DataFrame, text: str) -> pd.DataFrame:
     """Return per model Spearman's correlation of heads' leads on another text with those on held-out windows."""
     rows = scores[scores["weighting"] == "relative"]
     rows = at_end(rows).assign(lead=lambda table: table["positional"] - table["symbolic"])
-    wide = rows.pivot_table(index=[*KEYS, "layer", "head"], columns="text", values="lead")
+    wide = rows.pivot_table(index=HEAD, columns="text", values="lead")
     pairs = wide[["held out", text]].dropna().reset_index()
     found = [(*key, float(stats.spearmanr(m["held out"], m[text]).statistic)) for key, m in pairs.groupby(KEYS)]
     return pd.DataFrame(found, columns=[*KEYS, "agreement"])
@@ -186,7 +192,7 @@ def plane_trend(planes: pd.DataFrame) -> pd.DataFrame:
     each head.
     """
     last = at_end(planes).assign(lead=lambda table: table["positional"] - table["symbolic"])
-    large = last[last["norm"] > last.groupby([*KEYS, "layer", "head"])["norm"].transform("median")]
+    large = last[last["norm"] > last.groupby(HEAD)["norm"].transform("median")]
     rows = [(*key, float(stats.spearmanr(m["frequency_id"], m["lead"]).statistic)) for key, m in large.groupby(KEYS)]
     return pd.DataFrame(rows, columns=[*KEYS, "trend"])
 
@@ -238,10 +244,9 @@ def recall_carriers(lost: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
         `KEYS`, layer, head, share, lead, carrier (whether the share is at least `CARRIES`). No head has a share where
         pairs save nothing.
     """
-    head = [*KEYS, "layer", "head"]
-    sums = lost[lost["group"] == "head"].groupby(head)[["lost", "saved"]].sum()
+    sums = lost[lost["group"] == "head"].groupby(HEAD)[["lost", "saved"]].sum()
     share = (sums["lost"] / sums["saved"]).where(sums["saved"] > 0).rename("share").reset_index()
-    heads = share.merge(at_end(scores)[[*head, "lead"]], on=head)
+    heads = share.merge(at_end(scores)[[*HEAD, "lead"]], on=HEAD)
     return heads.assign(carrier=heads["share"] >= CARRIES)
 
 
@@ -260,11 +265,10 @@ def share_by_kind(lost: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     Returns:
         `KEYS`, distance, saved, and in nats what the most ``positional`` and the most ``symbolic`` quarter carry.
     """
-    head = [*KEYS, "layer", "head"]
-    leads = at_end(scores)[[*head, "lead"]]
+    leads = at_end(scores)[[*HEAD, "lead"]]
     rank = leads.groupby(KEYS)["lead"].rank(pct=True, method="first")
     leads = leads.assign(kind=np.select([rank <= 0.25, rank > 0.75], ["symbolic", "positional"], "neither"))
-    rows = lost[lost["group"] == "head"].merge(leads, on=head)
+    rows = lost[lost["group"] == "head"].merge(leads, on=HEAD)
     sums = rows.pivot_table(index=[*KEYS, "distance"], columns="kind", values="lost", aggfunc="sum")
     saved = rows.groupby([*KEYS, "distance"])["saved"].mean()
     return sums[["positional", "symbolic"]].join(saved).reset_index()
@@ -388,7 +392,7 @@ def wave_in_words(scores: pd.DataFrame, jobs: pd.DataFrame) -> str:
 
 def carriers_in_words(without: pd.DataFrame, scores: pd.DataFrame, jobs: pd.DataFrame) -> str:
     """Say how many heads of known jobs carry recall, and how sharp the previous-token heads among them are."""
-    heads = recall_carriers(recall_lost(without), held_out(scores)).merge(at_end(jobs), on=[*KEYS, "layer", "head"])
+    heads = with_jobs(recall_carriers(recall_lost(without), held_out(scores)), jobs)
     before, copying, carry = heads["previous_token"] >= JOB, heads["induction"] >= JOB, heads["carrier"]
     said = (
         f"Of {copying.sum()} induction heads {(copying & carry).sum()} carry recall, of {before.sum()} previous-token "
