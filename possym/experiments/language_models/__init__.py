@@ -40,7 +40,7 @@ import torch
 
 from possym.capture.known_heads import repeated_tokens
 from possym.errors import ConfigError, needed
-from possym.experiments.language_models import carriers, measures, reach
+from possym.experiments.language_models import carriers, measures, reach, summaries
 from possym.experiments.language_models import corpus as corpora
 from possym.experiments.language_models.corpus import Corpus
 from possym.experiments.language_models.model import ENCODINGS, LanguageModel, Sizes, save_model
@@ -399,20 +399,13 @@ class Observer:
     def probes(self, model: LanguageModel, scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return the tables `PROBES`."""
         length, count = self.config.length, self.config.evaluated
-        last = self.last_scores(scores)
-        lead = torch.tensor((last["positional"] - last["symbolic"]).to_numpy())
-        lead = lead.view(self.config.layers, self.config.heads)
+        lead = torch.tensor(last_scores(scores)["lead"].to_numpy()).view(self.config.layers, self.config.heads)
         text = windows(self.own, max(2, count), length, seed=11)
         long = windows(self.own, max(reach.FEWEST, count // 4), FACTOR * length + 1, seed=12)
         return {
             "without_heads": carriers.recall_without(model, text, carriers.distances_of(length), lead, seed=13),
             "reach": reach.loss_by_reach(model, long, length),
         }
-
-    def last_scores(self, scores: pd.DataFrame) -> pd.DataFrame:
-        """Return the scores on held-out windows at the end, by layer and head."""
-        last = scores[(scores["step"] == self.config.steps) & (scores["text"] == "held out")]
-        return last[last["weighting"] == "relative"].sort_values(["layer", "head"])
 
     def by_length(self, model: LanguageModel, scores: pd.DataFrame) -> pd.DataFrame:
         """Return the loss by position on windows `FACTOR` times as long, of the model and of the model edited.
@@ -427,7 +420,7 @@ class Observer:
         for name, still in {"fast still": range(quarter), "slow still": range(planes - quarter, planes)}.items():
             with measures.without_planes(model, still):
                 rows.append((name, measures.losses(model, long, at_once=2)))
-        last = self.last_scores(scores)
+        last = last_scores(scores)
         count = max(1, len(last) // 4)
         generator = torch.Generator().manual_seed(9)
         orders = {
@@ -442,6 +435,11 @@ class Observer:
             masks = measures.windowed(heads.view(shape).to(long.device), long.shape[1] - 1, self.config.length, sink=1)
             rows.append((name, measures.losses(model, long, masks, at_once=2)))
         return pd.concat([binned(loss).assign(edit=name) for name, loss in rows], ignore_index=True)
+
+
+def last_scores(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the scores on held-out windows at the end, by layer and head."""
+    return summaries.at_end(summaries.held_out(scores)).sort_values(["layer", "head"])
 
 
 def binding_prompts(tokenizer: str, count: int, length: int, seed: int) -> torch.Tensor:
