@@ -7,7 +7,7 @@
 * ``CATEGORIES``: those hues and yellow, in order, for what has no role;
 * shares are in per cent, titles state the finding, one slider of length or of training drives a whole figure;
 * ``enable()``: theme and renderer on, tables typeset and never cut, called once at the top of a chapter;
-* ``kind_color``, ``interval_band``, ``tile_font``: marks that several charts share; ``paper_and_here``: two panels, the
+* ``kind_color``, ``tile_font``: marks that several charts share; ``paper_and_here``: two panels, the
   paper's numbers and ours;
 * ``dynamic_title``, ``slider_over``, ``slider_label``, ``plays``, ``click_menu``: titles, sliders and
   menus that say what is shown at any setting.
@@ -39,7 +39,6 @@ from possym.charts.theme import (
     NEUTRAL,
     POSITIONAL,
     SYMBOLIC,
-    interval_band,
     kind_color,
     paper_and_here,
     tile_font,
@@ -60,7 +59,6 @@ __all__ = [
     "click_menu",
     "dynamic_title",
     "enable",
-    "interval_band",
     "kind_color",
     "paper_and_here",
     "plays",

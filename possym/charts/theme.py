@@ -32,24 +32,6 @@ def kind_color(field: str = "kind", title: str | None = None) -> alt.Color:
     return alt.Color(f"{field}:N", title=title).scale(domain=list(KINDS), range=list(KINDS.values()))
 
 
-def interval_band(data, x: alt.X, y: str, low: str, high: str, color=POSITIONAL) -> alt.LayerChart:
-    """A line through column ``y`` over a band from column ``low`` to column ``high``.
-
-    ``color`` is a colour or an Altair encoding, the same for line and band.
-
-    >>> import pandas as pd
-    >>> table = pd.DataFrame({"step": [0, 1], "mean": [0.2, 0.4], "low": [0.1, 0.3], "high": [0.3, 0.5]})
-    >>> chart = interval_band(table, alt.X("step:Q"), "mean", "low", "high")
-    >>> [layer["mark"]["type"] for layer in chart.to_dict()["layer"]]
-    ['area', 'line']
-    """
-    channel = color if isinstance(color, alt.Color) else alt.value(color)
-    base = alt.Chart(data).encode(x=x, color=channel)
-    axis = alt.Y(f"{y}:Q")
-    band = base.mark_area(opacity=0.2).encode(y=alt.Y(f"{low}:Q").title(axis.shorthand.split(":")[0]), y2=f"{high}:Q")
-    return band + base.mark_line().encode(y=axis)
-
-
 def tile_font(characters: int) -> alt.ExprRef:
     """Size in pixels of a text of so many characters in a tile of a heat map; 0 where nobody could read it.
 

@@ -67,9 +67,7 @@ def whole_build() -> tuple[dict[str, Any], pd.DataFrame]:
     return facts, jobs
 
 
-def rescored(
-    study: Study, config: learning_dynamics.Config, task: str, *, sequences: int = 500, seed: int = 1
-) -> pd.DataFrame:
+def rescored(study: Study, config: learning_dynamics.Config, task: str, *, sequences: int = 500) -> pd.DataFrame:
     """Return the stored scores of the first model of a task beside scores that its stored weights give now.
 
     Args:
@@ -77,7 +75,6 @@ def rescored(
         config: its configuration.
         task: ``"number"`` or ``"letter"``.
         sequences: how many new sequences to score on.
-        seed: of the new sequences.
 
     Returns:
         DataFrame, one row per layer and score: layer, score, stored, again, apart (their distance in standard errors,
@@ -85,12 +82,11 @@ def rescored(
         be known to 0.001).
 
     Raises:
-        InputError: the study holds no such model, or sequences or seed is no whole number.
+        InputError: the study holds no such model, or sequences is no whole number.
     """
     require_type(sequences, int, "sequences")
-    require_type(seed, int, "seed")
     model = learning_dynamics.trained_model(study, config, task)
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(1)
     tokens = learning_dynamics.draw(learning_dynamics.TASKS[task](), sequences, config.hops, draw).tokens
     again = learning_dynamics.score_heads(model, tokens, config.temperature)
     table = study.tables["scores"]

@@ -22,12 +22,12 @@ def kind(table: pd.DataFrame) -> pd.Series:
     return (1 + table["symbolic"] - table["positional"]) / 2
 
 
-def kind_distance(table: pd.DataFrame, seed: int = 0) -> pd.Series:
+def kind_distance(table: pd.DataFrame, seed: int) -> pd.Series:
     """Return the distance attended, times how symbolic the head is."""
     return kind(table) * table["distance"]
 
 
-def combined(table: pd.DataFrame, seed: int = 0) -> pd.Series:
+def combined(table: pd.DataFrame, seed: int) -> pd.Series:
     """Return the mean rank by attention beyond the window and by kind."""
     return table["beyond"].rank() + kind(table).rank()
 

@@ -18,6 +18,7 @@ from possym.profiling import profile
 from possym.profiling.charts import HARDLY
 
 LONGEST = 256
+WIDE, SIDE = 340, 260  # pixels of the pictures
 PROMPT = (
     "Alice likes red. Bob likes tea. Carol likes music. Dave likes chess.\n"
     "Question: What does Bob like?\nAnswer: Bob likes"
@@ -135,47 +136,45 @@ class ProfileExplorer:
         return f'<div style="display:flex;flex-wrap:wrap;gap:1rem">{plane}{profile_}</div>{table}'
 
 
-def plane_picture(heads, layer: int, head: int, size: int = 260) -> str:
+def plane_picture(heads, layer: int, head: int) -> str:
     """Return all heads in the plane of both scores as SVG, faint where they hardly attend to what moves."""
     marks = []
     for row in heads.itertuples():
         if row.positional == row.positional:
             chosen = row.layer == layer and row.head == head
-            x, y = 20 + row.positional * (size - 40), size - 20 - row.symbolic * (size - 40)
+            x, y = 20 + row.positional * (SIDE - 40), SIDE - 20 - row.symbolic * (SIDE - 40)
             color, radius = (SYMBOLIC, 7) if chosen else (NEUTRAL, 3)
             opacity = 0.7 if chosen or row.attention_moved >= HARDLY else 0.2
             marks.append(
                 (chosen, f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{color}" fill-opacity="{opacity}"/>')
             )
     drawn = "".join(mark for _, mark in sorted(marks))
-    frame = f'<rect x="20" y="20" width="{size - 40}" height="{size - 40}" fill="none" stroke="currentColor"/>'
+    frame = f'<rect x="20" y="20" width="{SIDE - 40}" height="{SIDE - 40}" fill="none" stroke="currentColor"/>'
     style = 'font-size="12" fill="currentColor"'
     labels = (
-        f'<text x="{size / 2}" y="{size - 4}" text-anchor="middle" {style}>positional, 0 to 1</text>'
+        f'<text x="{SIDE / 2}" y="{SIDE - 4}" text-anchor="middle" {style}>positional, 0 to 1</text>'
         f'<text x="20" y="14" {style}>symbolic, 0 to 1</text>'
     )
     words = f"Heads by positional and symbolic score; layer {layer}, head {head} is marked"
-    return f'<svg role="img" aria-label="{words}" width="{size}" height="{size}">{frame}{labels}{drawn}</svg>'
+    return f'<svg role="img" aria-label="{words}" width="{SIDE}" height="{SIDE}">{frame}{labels}{drawn}</svg>'
 
 
-def profile_picture(rows, width: int = 340, height: int = 260) -> str:
+def profile_picture(rows) -> str:
     """Return one head's scores by frequency, fastest first, as SVG."""
     count = max(1, len(rows) - 1)
     lines = []
     for score, color in (("positional", POSITIONAL), ("symbolic", SYMBOLIC)):
         points = " ".join(
-            f"{20 + k * (width - 40) / count:.1f},{height - 20 - value * (height - 40):.1f}"
+            f"{20 + k * (WIDE - 40) / count:.1f},{SIDE - 20 - value * (SIDE - 40):.1f}"
             for k, value in enumerate(rows[score])
         )
         lines.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
     words = (
         f'<text x="20" y="14" font-size="12" fill="{POSITIONAL}">positional</text>'
         f'<text x="90" y="14" font-size="12" fill="{SYMBOLIC}">symbolic</text>'
-        f'<text x="{width / 2}" y="{height - 4}" text-anchor="middle" font-size="12" fill="currentColor">'
+        f'<text x="{WIDE / 2}" y="{SIDE - 4}" text-anchor="middle" font-size="12" fill="currentColor">'
         "frequency, fastest to slowest</text>"
     )
-    frame = f'<rect x="20" y="20" width="{width - 40}" height="{height - 40}" fill="none" stroke="currentColor"/>'
+    frame = f'<rect x="20" y="20" width="{WIDE - 40}" height="{SIDE - 40}" fill="none" stroke="currentColor"/>'
     label = "Scores of the chosen head by RoPE frequency, from fastest to slowest"
-    return (
-        f'<svg role="img" aria-label="{label}" width="{width}" height="{height}">{frame}{"".join(lines)}{words}</svg>'
-    )
+    return f'<svg role="img" aria-label="{label}" width="{WIDE}" height="{SIDE}">{frame}{"".join(lines)}{words}</svg>'

@@ -32,7 +32,6 @@ def correlation(
     first: str = "positional",
     second: str = "symbolic",
     *,
-    cluster: str = "layer",
     draws: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
@@ -43,9 +42,8 @@ def correlation(
     zero in that share of permutations (observed one counted in).
 
     Args:
-        table: one row per head; all layers have the same number of heads.
+        table: one row per head, with its layer; all layers have the same number of heads.
         first, second: columns to correlate.
-        cluster: column of the layer.
         draws: bootstrap draws, and permutations.
         seed: of the draws.
 
@@ -56,7 +54,7 @@ def correlation(
     >>> round(correlation(heads.assign(symbolic=1 - heads.positional), draws=100).value, 3)
     -1.0
     """
-    groups = clustered(table, [first, second], cluster)
+    groups = clustered(table, [first, second])
     x, y = groups[..., 0], groups[..., 1]
     random = np.random.default_rng(seed)
     layers, heads = x.shape
@@ -71,18 +69,16 @@ def correlation(
     return Estimate(float(value), float(low), float(high), (int(far.sum()) + 1) / (draws + 1))
 
 
-def early_late(
-    table: pd.DataFrame, score: str, *, cluster: str = "layer", draws: int = 10_000, seed: int = 0
-) -> Estimate:
+def early_late(table: pd.DataFrame, score: str, *, draws: int = 10_000, seed: int = 0) -> Estimate:
     """Return the median over heads of the first half of the layers less that of the second half.
 
     Interval: whole layers are drawn with replacement within each half. p-value, two-sided: layers are permuted as
     wholes. An odd layer in the middle belongs to the second half.
 
     Args:
-        table: one row per head; all layers have the same number of heads.
+        table: one row per head, with its layer; all layers have the same number of heads.
         score: column to compare.
-        cluster, draws, seed: as for `correlation`.
+        draws, seed: as for `correlation`.
 
     Raises:
         InputError: as for `correlation`.
@@ -91,7 +87,7 @@ def early_late(
     >>> round(early_late(heads, "positional", draws=200).value, 3)
     0.6
     """
-    values = clustered(table, [score], cluster)[..., 0]
+    values = clustered(table, [score])[..., 0]
     random = np.random.default_rng(seed)
     layers = len(values)
     half = layers // 2
@@ -252,15 +248,15 @@ def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.divide((x * y).sum(-1), norm, out=np.full_like(norm, np.nan), where=norm > 0)
 
 
-def clustered(table: pd.DataFrame, columns: list[str], cluster: str) -> np.ndarray:
+def clustered(table: pd.DataFrame, columns: list[str]) -> np.ndarray:
     """Return values (layers, heads, columns) in order of layer, or raise an InputError."""
-    check_columns(table, [*columns, cluster])
-    sizes = table.groupby(cluster).size()
+    check_columns(table, [*columns, "layer"])
+    sizes = table.groupby("layer").size()
     if len(sizes) < 3 or sizes.nunique() > 1:
         raise InputError(
             f"{len(sizes)} layers of {sorted(set(sizes.tolist()))} heads: give at least three layers of one size"
         )
-    values = table.sort_values(cluster, kind="stable")[columns].to_numpy(float)
+    values = table.sort_values("layer", kind="stable")[columns].to_numpy(float)
     return values.reshape(len(sizes), -1, len(columns))
 
 

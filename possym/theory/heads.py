@@ -137,11 +137,11 @@ def turned(angles: Tensor) -> Tensor:
     return torch.stack([-angles.sin(), angles.cos()], -1)
 
 
-def angle(value: float, name: str = "theta") -> float:
+def angle(theta: float) -> float:
     """Return an angle in radians per position as a float, or raise an InputError."""
-    found = to_float(value)
+    found = to_float(theta)
     if found is None or not math.isfinite(found):
-        raise InputError(f"{name} = {value!r:.40}: give a finite angle in radians per position")
+        raise InputError(f"theta = {theta!r:.40}: give a finite angle in radians per position")
     return found
 
 

@@ -233,13 +233,11 @@ def test_a_score_that_does_not_vary_has_no_correlation():
 def test_rows_may_come_in_any_order():
     table = heads(5, 3)
     assert np.array_equal(
-        clustered(table, ["positional"], "layer")[..., 0].sum(1),
+        clustered(table, ["positional"])[..., 0].sum(1),
         table.groupby("layer").positional.sum().to_numpy(),
     )
     shuffled = table.sort_values("head", kind="stable")
-    assert np.allclose(
-        clustered(shuffled, ["positional"], "layer")[..., 0].sum(1), table.groupby("layer").positional.sum()
-    )
+    assert np.allclose(clustered(shuffled, ["positional"])[..., 0].sum(1), table.groupby("layer").positional.sum())
     assert correlation(shuffled, draws=200).value == pytest.approx(correlation(table, draws=200).value)
 
 

@@ -36,15 +36,14 @@ def model_name(model: str) -> str:
     return MODEL_NAMES.get(model, model)
 
 
-def cost_by_share(loss: pd.DataFrame, models: list[str] | None = None) -> alt.HConcatChart:
+def cost_by_share(loss: pd.DataFrame) -> alt.HConcatChart:
     """Draw the excess loss by the share of key heads windowed, a line a rule, a panel a model; a menu picks a rule.
 
     Args:
         loss: the study's table of that name.
-        models: which to draw, all by themselves.
     """
     table = summaries.curve(loss)
-    models = list(dict.fromkeys(table["model"])) if models is None else models
+    models = list(dict.fromkeys(table["model"]))
     table = table.assign(name=table["rule"].map(RULE_NAMES))
     panels = []
     for model in models:
@@ -71,9 +70,7 @@ def cost_by_share(loss: pd.DataFrame, models: list[str] | None = None) -> alt.HC
         )
     best = {model: summaries.best_rule(loss, model, 0.5) for model in models}
     names = [f"{model_name(model)}: {RULE_NAMES[rule]}" for model, rule in best.items()]
-    half = table[np.isclose(table["share"], 0.5) & table["model"].isin(models)].pivot(
-        index="model", columns="rule", values="value"
-    )
+    half = table[np.isclose(table["share"], 0.5)].pivot(index="model", columns="rule", values="value")
     ratio = (half["positional"] / half["random"]).max()
     title = (
         f"Windows on half of the heads, chosen by kind, cost at most {ratio:.0%} of what they cost by chance"
@@ -100,17 +97,17 @@ def rule_color() -> alt.Color:
     )
 
 
-def cost_by_position(positions: pd.DataFrame, model: str, share: float = 0.5) -> alt.Chart:
-    """Draw by position what windows on a share of the key heads add to the loss of one model, a line a rule.
+def cost_by_position(positions: pd.DataFrame, model: str) -> alt.Chart:
+    """Draw by position what windows on half of the key heads add to the loss of one model, a line a rule.
 
     Args:
         positions: the study's table of that name.
-        model, share: of which model, and at which of the shares asked.
+        model: of which model.
     """
     rows = summaries.of_model(positions, model)
     rows = rows.groupby(["rule", "share", "position"], as_index=False)["loss"].mean()
     intact = rows[rows["rule"] == "none"].set_index("position")["loss"]
-    rows = rows[(rows["share"] - share).abs() < 1e-6]
+    rows = rows[np.isclose(rows["share"], 0.5)]
     rows = rows.assign(name=rows["rule"].map(RULE_NAMES), added=rows["loss"] - rows["position"].map(intact))
     last = rows[rows["position"] == rows["position"].max()].set_index("name")["added"]
     return (
@@ -126,7 +123,7 @@ def cost_by_position(positions: pd.DataFrame, model: str, share: float = 0.5) ->
             width=420,
             title=alt.Title(
                 f"At the end of the sequence, {last.idxmin()} costs least and {last.idxmax()} most",
-                subtitle=f"{model_name(model)}, {share:.0%} of the key heads windowed",
+                subtitle=f"{model_name(model)}, 50% of the key heads windowed",
             ),
             description=f"Lines of the loss added by position, from {last.min():.2f} to {last.max():.2f} at the end.",
         )
@@ -178,15 +175,15 @@ def copying_by_share(copying: pd.DataFrame, model: str) -> alt.LayerChart:
     )
 
 
-def recall_by_depth(needle: pd.DataFrame, model: str, share: float = 0.5) -> alt.HConcatChart:
+def recall_by_depth(needle: pd.DataFrame, model: str) -> alt.HConcatChart:
     """Draw the recall of needles by their depth, a panel a length, a line a rule and one for the intact model.
 
     Args:
         needle: the study's table of that name.
-        model, share: of which model, and at which of the shares asked.
+        model: of which model.
     """
     rows = summaries.of_model(needle, model)
-    rows = rows[(rows["rule"] == "none") | ((rows["share"] - share).abs() < 1e-6)]
+    rows = rows[(rows["rule"] == "none") | np.isclose(rows["share"], 0.5)]
     rows = rows.assign(right=rows["right"].astype(float), name=rows["rule"].map(RULE_NAMES).fillna("intact"))
     rows = rows.groupby(["length", "depth", "distance", "name"], as_index=False)["right"].mean()
     names = [*RULE_NAMES.values(), "intact"]
@@ -210,7 +207,7 @@ def recall_by_depth(needle: pd.DataFrame, model: str, share: float = 0.5) -> alt
     return alt.hconcat(*panels).properties(
         title=alt.Title(
             f"Needles survive best with {rules.index[-1]}: {rules.iloc[-1]:.0%} of them, {means['intact']:.0%} intact",
-            subtitle=f"{model_name(model)}, {share:.0%} of the key heads windowed",
+            subtitle=f"{model_name(model)}, 50% of the key heads windowed",
         ),
         description=f"Line charts of recall by depth; means from {rules.iloc[0]:.0%} to {rules.iloc[-1]:.0%}.",
     )
@@ -450,13 +447,13 @@ def bargain_table(loss: pd.DataFrame, plans: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(shown | costs).set_index("model")
 
 
-def winners_table(loss: pd.DataFrame, shares: tuple[float, ...] = (0.25, 0.5, 0.75, 0.9)) -> pd.DataFrame:
+def winners_table(loss: pd.DataFrame) -> pd.DataFrame:
     """Return per model the rule that costs least at some shares, the oracle apart, with the loss that it adds."""
     table = summaries.curve(loss)
     table = table[table["rule"] != "oracle"]
     rows = {}
     for (model, share), some in table.groupby(["model", "share"], sort=False):
-        if np.isclose(share, shares).any():
+        if np.isclose(share, summaries.SHOWN).any():
             best = some.loc[some["value"].idxmin()]
             rows.setdefault(model_name(model), {})[f"{share:.0%} windowed"] = (
                 f"{RULE_NAMES[best['rule']]}, {best['value']:+.3f}"

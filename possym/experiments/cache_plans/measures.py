@@ -70,11 +70,11 @@ def estimated(found: pd.Series | Estimate) -> Estimate:
     return found if isinstance(found, Estimate) else summaries.estimate(found)
 
 
-def rules(first: str, second: str, share: float = 0.5, model: str = MAIN) -> Callable:
+def rules(first: str, second: str, model: str = MAIN) -> Callable:
     """Return the measure of one rule's excess loss less another's; below 0 is for the first."""
     return asked(
         f"{first} minus {second}, nats a token".replace("_", " × "),
-        lambda study, name: summaries.rule_less_rule(study.tables["loss"], name, first, second, share),
+        lambda study, name: summaries.rule_less_rule(study.tables["loss"], name, first, second, 0.5),
         -1,
         model,
     )

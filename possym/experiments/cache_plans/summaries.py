@@ -13,6 +13,7 @@ from possym.profiling.statistics import Estimate
 
 SCORE_RULES = ("positional", "kind_distance", "fitted")  # what a profile alone knows
 BASELINES = ("beyond", "area", "entropy", "random")
+SHOWN = (0.25, 0.5, 0.75, 0.9)  # shares of heads with a window that tables have, if the study does
 COMPARED = (*SCORE_RULES, "combined", *BASELINES)  # all but the oracle, which is a measure and no rule
 
 
@@ -113,8 +114,8 @@ def dose_curve(dose: pd.DataFrame) -> pd.DataFrame:
     return found.assign(low=found["low"].clip(lower=0), high=found["high"].clip(upper=1))  # a share is within these
 
 
-def silent_or_still(dose: pd.DataFrame, model: str, group: str = "retrieval") -> pd.DataFrame:
-    """Return recall by the number of slowest planes of a group's heads: these silent, and these turning no more.
+def silent_or_still(dose: pd.DataFrame, model: str) -> pd.DataFrame:
+    """Return recall by the number of slowest planes of the retrieval heads: these silent, and these turning no more.
 
     >>> rows = [("silence", 0, 0.5), ("silence", 8, 0.0), ("unrotate", 0, 0.5), ("unrotate", 8, 0.25)]
     >>> table = pd.DataFrame(rows, columns=["mode", "dose", "right"])
@@ -123,7 +124,7 @@ def silent_or_still(dose: pd.DataFrame, model: str, group: str = "retrieval") ->
     [[0.5, 0.5], [0.0, 0.25]]
     """
     rows = of_model(dose, model)
-    rows = rows[(rows["group"] == group) & (rows["arm"] == "group") & (rows["planes"] == "slowest")]
+    rows = rows[(rows["group"] == "retrieval") & (rows["arm"] == "group") & (rows["planes"] == "slowest")]
     table = rows.assign(right=rows["right"].astype(float)).pivot_table(index="dose", columns="mode", values="right")
     names = {"silence": "recall, silent", "unrotate": "recall, not turning"}
     return table.rename(columns=names).rename_axis(index="slowest planes", columns=None)[[*names.values()]]
@@ -159,17 +160,14 @@ def retrieval_auc(kinds: pd.DataFrame, groups: pd.DataFrame, model: str) -> Esti
     return clustered_auc(marked, "retrieves", "lead")
 
 
-def bargain(
-    loss: pd.DataFrame, plans: pd.DataFrame, shares: tuple[float, ...] = (0.25, 0.5, 0.75, 0.9)
-) -> pd.DataFrame:
+def bargain(loss: pd.DataFrame, plans: pd.DataFrame) -> pd.DataFrame:
     """Return model, share of heads with a window, cache (the share of it that is held), and by rule the loss added.
 
     Args:
         loss, plans: the study's tables of these names.
-        shares: those shown, if the study has them.
     """
     shown = ["positional", "beyond", "random", "oracle"]
     held = plans[plans["rule"] == "positional"].groupby(["model", "share"])["fraction"].mean().rename("cache")
     table = curve(loss).pivot(index=["model", "share"], columns="rule", values="value")[shown].join(held).reset_index()
-    near = np.isclose(table["share"].to_numpy()[:, None], shares).any(1)
+    near = np.isclose(table["share"].to_numpy()[:, None], SHOWN).any(1)
     return table.loc[near, ["model", "share", "cache", *shown]].reset_index(drop=True)

@@ -17,6 +17,7 @@ from possym.experiments.canonical import GRID, TASK_NAMES, angle, answer_tokens,
 STEPS, BATCH, RATE, LENGTH, WIDTH = 600, 128, 1e-2, 16, 32
 PAUSE = 100  # steps between two looks at the head
 TESTED = 2000
+SIDE = 260  # pixels of the plane
 
 
 class CanonicalExplorer:
@@ -100,14 +101,14 @@ class CanonicalExplorer:
         )
 
 
-def plane_picture(queries: Tensor, keys: Tensor, size: int = 260) -> str:
+def plane_picture(queries: Tensor, keys: Tensor) -> str:
     """Return queries and keys (n, 2) of one plane as an SVG, the longest of each at the rim.
 
     >>> picture = plane_picture(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, 2.0]]))
     >>> picture.count("<circle"), picture.count("<polygon")
     (2, 2)
     """
-    half, reach = size / 2, size / 2 - 10
+    half, reach = SIDE / 2, SIDE / 2 - 10
     marks = [f'<circle cx="{half}" cy="{half}" r="{reach}" fill="none" stroke="currentColor" opacity="0.3"/>']
     for vectors, color, mark in ((queries, CATEGORIES[0], "circle"), (keys, CATEGORIES[1], "triangle")):
         longest = float(vectors.norm(dim=-1).max()) or 1.0
@@ -119,7 +120,7 @@ def plane_picture(queries: Tensor, keys: Tensor, size: int = 260) -> str:
             corners = [(x + 5 * math.sin(t), y - 5 * math.cos(t)) for t in (0, 2 * math.pi / 3, 4 * math.pi / 3)]
             points = " ".join(f"{a:.1f},{b:.1f}" for a, b in corners)
             marks.append(f'<polygon points="{points}" fill="{color}"/>')
-    frame = f'role="img" aria-label="Queries and keys in the plane" width="{size}" height="{size}"'
+    frame = f'role="img" aria-label="Queries and keys in the plane" width="{SIDE}" height="{SIDE}"'
     return f"<svg {frame}>{''.join(marks)}</svg>"
 
 

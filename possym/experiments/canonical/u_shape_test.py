@@ -36,12 +36,11 @@ def bends(curves: Tensor) -> Tensor:
     return (curves @ direction / direction.square().sum()).float()
 
 
-def u_shape_test(curves: Tensor, level: float = 0.05) -> UShapeTest:
+def u_shape_test(curves: Tensor) -> UShapeTest:
     """Test over seeds whether curves (seeds, positions) bend up (``"U"``), down (``"inverse U"``) or not (``"flat"``).
 
-    A shape is named if the sign-flip p-value is at most ``level`` and the t-interval of level 1 − ``level``
-    leaves zero out. The p-value is exact under symmetry: the share of all 2^seeds sign patterns of the bends
-    whose mean is at least as far from zero.
+    A shape is named if the sign-flip p-value is at most 0.05 and the 95 % t-interval leaves zero out. The p-value is
+    exact under symmetry: the share of all 2^seeds sign patterns of the bends whose mean is at least as far from zero.
 
     >>> place = torch.linspace(-1, 1, 9)
     >>> seeds = torch.linspace(0.2, 0.4, 8)[:, None]
@@ -50,9 +49,9 @@ def u_shape_test(curves: Tensor, level: float = 0.05) -> UShapeTest:
     """
     bend = bends(curves).double().cpu()
     count, mean = len(bend), bend.mean()
-    half = float(stats.t.ppf(1 - level / 2, count - 1) * bend.std() / count**0.5)
+    half = float(stats.t.ppf(0.975, count - 1) * bend.std() / count**0.5)
     signs = 1 - 2 * ((torch.arange(2**count)[:, None] >> torch.arange(count)) & 1).double()
     p_value = float(((signs @ bend / count).abs() >= mean.abs() - 1e-12).double().mean())
     low, high = float(mean) - half, float(mean) + half
-    significant = p_value <= level and low * high > 0
+    significant = p_value <= 0.05 and low * high > 0
     return UShapeTest(float(mean), low, high, p_value, ("U" if mean > 0 else "inverse U") if significant else "flat")

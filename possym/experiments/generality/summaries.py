@@ -126,15 +126,17 @@ def gained_while_learning(courses: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*MODEL, "gained", "drift", "rise", "learnt"])
 
 
-def by_layer(heads: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:
-    """Return the share of each layer's heads that end of each kind (setting, task, layer, kind, share), over seeds.
+def by_layer(heads: pd.DataFrame) -> pd.DataFrame:
+    """Return the share of each layer's heads that end of each kind, at γ = 0.1, over seeds.
+
+    Columns: setting, task, layer, kind, share.
 
     >>> heads = pd.DataFrame({"setting": "heads", "task": "letter", "seed": [0, 1], "gamma": 0.1, "layer": 0,
     ...                       "kind": [0, -1]})
     >>> by_layer(heads)[["kind", "share"]].values.tolist()
     [['positional', 0.0], ['symbolic', 0.5], ['neither', 0.5]]
     """
-    judged = at_gamma(heads, gamma)
+    judged = at_gamma(heads, 0.1)
     layer = ["setting", "task", "layer"]
     frames = [
         judged.assign(share=judged["kind"] == sign).groupby(layer, as_index=False)["share"].mean().assign(kind=name)

@@ -159,14 +159,13 @@ def repair_gains(repairs: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def attending_heads(leads: pd.DataFrame, looks: pd.DataFrame, least: float = 0.5) -> pd.DataFrame:
-    """Return the rows of ``leads`` of heads that at training length put at least this share of attention on a step.
+def attending_heads(leads: pd.DataFrame, looks: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of ``leads`` of heads that at training length put at least half of their attention on a step.
 
     Only steps away from the query's own position count: a head that attends to itself looks up nothing.
 
     Args:
         leads, looks: tables of `possym.experiments.generalization`.
-        least: the share.
 
     >>> head = {"task": "letter", "seed": 0, "layer": 0, "head": 0}
     >>> looks = pd.DataFrame([head | {"hops": h, "step": 1, "weight": w} for h, w in ((1, 0.9), (2, 0.2))])
@@ -174,7 +173,7 @@ def attending_heads(leads: pd.DataFrame, looks: pd.DataFrame, least: float = 0.5
     [1]
     """
     key = ["task", "seed", "layer", "head", "hops"]
-    chosen = looks[(looks["weight"] >= least) & (looks["step"] > 0)]
+    chosen = looks[(looks["weight"] >= 0.5) & (looks["step"] > 0)]
     return leads.merge(chosen[key], on=key)
 
 

@@ -294,11 +294,11 @@ def turn_symbolic(shares: pd.DataFrame) -> pd.DataFrame:
     return (wide["far"] - wide["near"]).rename("turn").reset_index()
 
 
-def failing_lengths(reach: pd.DataFrame, rise: float = RISE) -> pd.DataFrame:
-    """Return per model the length at which its loss has risen by ``rise``, one column for each way of `reach`."""
+def failing_lengths(reach: pd.DataFrame) -> pd.DataFrame:
+    """Return per model the length at which its loss has risen by `RISE`, one column for each way of `reach`."""
     rows = []
     for (*key, way), model in reach.sort_values("length").groupby([*KEYS, "way"]):
-        rows.append((*key, way, failing_length(model["length"].tolist(), model["loss"].tolist(), rise)))
+        rows.append((*key, way, failing_length(model["length"].tolist(), model["loss"].tolist(), RISE)))
     table = pd.DataFrame(rows, columns=[*KEYS, "way", "length"])
     return table.pivot_table(index=KEYS, columns="way", values="length").reset_index()
 

@@ -97,9 +97,9 @@ def accuracy_by_hops(accuracy: pd.DataFrame, task: str) -> alt.LayerChart:
     )
 
 
-def steps_to_learn(accuracy: pd.DataFrame, level: float = 0.9) -> alt.LayerChart:
-    """Return the step at which each hop count reaches ``level``: one mark per seed, and the paper's readings."""
-    learnt = learnt_steps(accuracy, level)
+def steps_to_learn(accuracy: pd.DataFrame) -> alt.LayerChart:
+    """Return the step at which each hop count reaches 90 %: one mark per seed, and the paper's readings."""
+    learnt = learnt_steps(accuracy, 0.9)
     learnt["hops"] = [hop_words(hops) for hops in learnt["hops"]]
     learnt["source"] = "a seed here"
     letter = published("P2.fig2.letter.learnt_step").value
@@ -112,7 +112,7 @@ def steps_to_learn(accuracy: pd.DataFrame, level: float = 0.9) -> alt.LayerChart
     data["who"] = ["the paper" if pd.isna(seed) else f"seed {seed:.0f}" for seed in data["seed"]]
     rows = [f"{task}, {hops}" for task in TASKS for hops in sorted(data["hops"].unique())]
     sources = ["a seed here", "the paper (plot)"]
-    title = f"When each hop count first reaches {level:.0%} accuracy"
+    title = "When each hop count first reaches 90% accuracy"
     left_out = f"; {missing} never do and are left out" if missing else ""
     return (
         alt.Chart(data.dropna(subset=["step"]).drop(columns="seed"))

@@ -8,24 +8,22 @@ from possym.experiments.learning_dynamics.summaries import converged_steps, over
 TASK_COLORS = dict(zip(("number", "letter"), CATEGORIES, strict=False))
 
 
-def learning_against_purity(
-    accuracy: pd.DataFrame, heads: pd.DataFrame, *, gamma: float = 0.1, level: float = 0.99, share: float = 0.5
-) -> alt.LayerChart:
+def learning_against_purity(accuracy: pd.DataFrame, heads: pd.DataFrame) -> alt.LayerChart:
     """Return one mark per seed: the step of convergence against the step since which its heads are pure.
+
+    Accuracy has converged where it stays at 99 %; heads are pure, at γ = 0.1, where half of those are that end pure.
 
     Args:
         accuracy, heads: tables of the study.
-        gamma, level, share: as in `possym.experiments.learning_dynamics.summaries.learning_with_purity`.
     """
-    runs = converged_steps(accuracy, level).rename(columns={"step": "learnt"})
-    runs = runs.merge(purity_steps(heads, share).query("gamma == @gamma"), on=["task", "seed"])
+    runs = converged_steps(accuracy, 0.99).rename(columns={"step": "learnt"})
+    runs = runs.merge(purity_steps(heads, 0.5).query("gamma == 0.1"), on=["task", "seed"])
     both = runs.dropna(subset=["learnt", "step"])
     before = int((both["step"] <= both["learnt"]).sum())
     title = (
-        f"In {before} of {len(both)} models {share:.0%} of the heads that end pure are pure before accuracy settles at "
-        f"{level:.0%}"
+        f"In {before} of {len(both)} models 50% of the heads that end pure are pure before accuracy settles at 99%"
         if len(both)
-        else f"No model has both pure heads and an accuracy that stays at {level:.0%}"
+        else "No model has both pure heads and an accuracy that stays at 99%"
     )
     highest = float(both[["learnt", "step"]].max().max()) if len(both) else 1.0
     line = alt.Chart(pd.DataFrame({"at": [0.0, highest]})).mark_line(color=INK, strokeDash=[4, 4], opacity=0.5)
@@ -33,8 +31,8 @@ def learning_against_purity(
         alt.Chart(both)
         .mark_point(filled=True, size=60, opacity=0.75)
         .encode(
-            x=alt.X("learnt:Q", title=f"Step since which accuracy is at least {level:.0%}"),
-            y=alt.Y("step:Q", title=f"Step since which {share:.0%} of the pure heads are pure"),
+            x=alt.X("learnt:Q", title="Step since which accuracy is at least 99%"),
+            y=alt.Y("step:Q", title="Step since which 50% of the pure heads are pure"),
             color=alt.Color("task:N", title=None).scale(domain=list(TASK_COLORS), range=list(TASK_COLORS.values())),
             shape=alt.Shape("task:N", title=None).scale(domain=list(TASK_COLORS)),
             tooltip=["task:N", "seed:O", alt.Tooltip("learnt:Q", format=","), alt.Tooltip("step:Q", format=",")],
@@ -43,7 +41,7 @@ def learning_against_purity(
     left_out = len(runs) - len(both)
     missing = f"; {left_out} without one of the steps are left out" if left_out else ""
     return (line.encode(x="at:Q", y="at:Q") + marks).properties(
-        title=alt.Title(title, subtitle=f"One mark per seed, γ = {gamma:g}{missing}; dashed: both at once"),
+        title=alt.Title(title, subtitle=f"One mark per seed, γ = 0.1{missing}; dashed: both at once"),
         description=f"Scatter plot: step of convergence against step of purity, one mark per seed. {title}.",
         height=340,
     )

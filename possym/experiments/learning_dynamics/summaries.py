@@ -170,15 +170,14 @@ def reading_counts(variants: pd.DataFrame, gammas: tuple[float, ...] = (0.1, 0.0
     return pd.concat(frames, ignore_index=True)[[*group, "gamma", "kind", "heads"]]
 
 
-def rate_summary(accuracy: pd.DataFrame, scores: pd.DataFrame, gamma: float = 0.1) -> pd.DataFrame:
+def rate_summary(accuracy: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     """Return each model's end: task, learning_rate, seed, accuracy, learnt, positional, symbolic, pure.
 
     ``accuracy`` is that of the test set, ``learnt`` the step since which validation accuracy is at least 99 %, and
-    ``pure`` the heads of either kind at the last step.
+    ``pure`` the heads of either kind at the last step, at γ = 0.1.
 
     Args:
         accuracy, scores: tables of the study with a column learning_rate.
-        gamma: a head is pure where one score is at least 1 − γ and the other at most γ.
     """
     key = ["task", "learning_rate", "seed"]
     end = accuracy.query("split == 'test' and hops == 0")[[*key, "accuracy"]]
@@ -187,7 +186,7 @@ def rate_summary(accuracy: pd.DataFrame, scores: pd.DataFrame, gamma: float = 0.
         for rate, rows in accuracy.groupby("learning_rate")
     ]
     last = scores[scores["step"] == scores.groupby(key)["step"].transform("max")]
-    kind = kinds(last, gamma)
+    kind = kinds(last, 0.1)
     marks = last.assign(**{name: (kind == sign).astype(int) for name, sign in SIGNS.items()})
     counts = marks.groupby(key, as_index=False)[list(SIGNS)].sum()
     table = end.merge(pd.concat(learnt), on=key).merge(counts, on=key)
@@ -214,24 +213,23 @@ def top_layer_last(heads: pd.DataFrame) -> pd.Series:
     return below.notna() & (last.fillna(float("inf")).reindex(below.index) > below)
 
 
-def model_ends(tables: dict[str, pd.DataFrame], level: float = 0.9) -> pd.DataFrame:
+def model_ends(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """Return what became of every model: task, seed, learnt, gap, symbolic, top_last, accuracy, best, best_step.
 
-    ``learnt`` is the step at which the last hop count reaches ``level`` and ``gap`` how much later that is than the
+    ``learnt`` is the step at which the last hop count reaches 90 % and ``gap`` how much later that is than the
     first one; ``symbolic`` counts pure symbolic heads; ``top_last`` is `top_layer_last`; ``accuracy`` is that of the
     test set at the end and ``best`` that of the weights of the best validation, at ``best_step``, NaN where the study
     has no table of them. Models trained under other rules of the letter task come last, if there are any.
 
     Args:
         tables: of the study.
-        level: of learning.
     """
     key = ["task", "seed"]
     accuracy, heads, best = (
         pd.concat([tables[prefix + name] for prefix in ("", "rule_") if prefix + name in tables] or [pd.DataFrame()])
         for name in ("accuracy", "heads", "best")
     )
-    steps = learnt_steps(accuracy, level).groupby(key)["step"]
+    steps = learnt_steps(accuracy, 0.9).groupby(key)["step"]
     last = steps.max(skipna=False)
     pure = heads[heads["gamma"] == 0.1]
     columns = {

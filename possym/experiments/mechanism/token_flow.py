@@ -270,8 +270,8 @@ def example_flow(model: GPTJEnsemble, task: NumberTask | LetterTask, batch: Batc
     return pd.DataFrame(rows, columns=["sequence", "hops", "layer", "place", "token", "path", "changed"])
 
 
-def label(agreement: Tensor, level: float = LEVEL) -> Tensor:
-    """Return the k of the function F^k that agreements (..., P + 1) name, `OTHER` where none reaches ``level``.
+def label(agreement: Tensor) -> Tensor:
+    """Return the k of the function F^k that agreements (..., P + 1) name, `OTHER` where none reaches `LEVEL`.
 
     The smallest k within `TIE` of the best is taken: where all hops are done every F^k agrees, and the layer is
     Reflexive.
@@ -281,4 +281,4 @@ def label(agreement: Tensor, level: float = LEVEL) -> Tensor:
     """
     best = agreement.amax(-1)
     smallest = (agreement >= best[..., None] - TIE).int().argmax(-1)
-    return torch.where(best >= level, smallest, OTHER)
+    return torch.where(best >= LEVEL, smallest, OTHER)

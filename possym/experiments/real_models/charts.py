@@ -223,14 +223,14 @@ def scores_by_frequency(frequencies: pd.DataFrame, task: str) -> alt.VConcatChar
     )
 
 
-def thirds_in_words(planes: pd.DataFrame, share: float, margin: float = 0.1) -> str:
-    """Return which score leads by ``margin`` in the fast and the slow third of a share of planes, largest logits."""
+def thirds_in_words(planes: pd.DataFrame, share: float) -> str:
+    """Return which score leads by 0.1 in the fast and the slow third of a share of planes, largest logits."""
     found = thirds(planes, share)
     kinds = {}
     for name in ("fast", "slow"):
         if name in found:
             lead = found[name]["symbolic"] - found[name]["positional"]
-            kinds[name] = "symbolic" if lead >= margin else "positional" if lead <= -margin else "without a lead"
+            kinds[name] = "symbolic" if lead >= 0.1 else "positional" if lead <= -0.1 else "without a lead"
     return ", ".join(f"{name} ones {kind}" for name, kind in kinds.items())
 
 

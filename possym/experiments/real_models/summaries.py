@@ -51,14 +51,14 @@ def mean_heads(heads: pd.DataFrame, task: str, blocks: str, form: str = PAPERS) 
 
 
 def layer_interval(
-    values: pd.Series, layers: pd.Series, statistic: Callable[[np.ndarray], float], draws: int = 1000, seed: int = 0
+    values: pd.Series, layers: pd.Series, statistic: Callable[[np.ndarray], float], draws: int = 1000
 ) -> Estimate:
     """Return a statistic of values and the 2.5 to 97.5 % range of it over draws of whole layers, with replacement.
 
     >>> layer_interval(pd.Series([1.0, 1.0, 1.0]), pd.Series([0, 1, 2]), np.median, draws=10)[:3]
     (1.0, 1.0, 1.0)
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     values, (names, position) = values.to_numpy(float), np.unique(layers, return_inverse=True)
     groups = [values[position == number] for number in range(len(names))]
     drawn = random.integers(len(groups), size=(draws, len(groups)))
@@ -261,7 +261,7 @@ def with_known(summary: pd.DataFrame, known: pd.DataFrame, count: int) -> pd.Dat
     return table.assign(known=kinds)
 
 
-def known_against_others(table: pd.DataFrame, kind: str, draws: int = 10_000, seed: int = 0) -> Estimate:
+def known_against_others(table: pd.DataFrame, kind: str, draws: int = 10_000) -> Estimate:
     """Return how likely a known head leads toward its own side more than another head does, any other head.
 
     That is the area under the curve, 0.5 by chance: induction heads should lead toward symbolic, previous-token heads
@@ -270,7 +270,7 @@ def known_against_others(table: pd.DataFrame, kind: str, draws: int = 10_000, se
     Args:
         table: as `with_known` returns it.
         kind: "induction" or "previous-token".
-        draws, seed: of layers.
+        draws: of layers.
 
     >>> table = pd.DataFrame({"layer": [0, 0, 1, 1], "lead": [0.9, 0.1, 0.2, 0.8],
     ...                       "known": ["induction", "other", "other", "induction"]})
@@ -278,7 +278,7 @@ def known_against_others(table: pd.DataFrame, kind: str, draws: int = 10_000, se
     (1.0, 1.0, 1.0)
     """
     sign = 1 if kind == "induction" else -1
-    return area_under_curve(sign * table["lead"], table["known"] == kind, table["layer"], draws, seed)
+    return area_under_curve(sign * table["lead"], table["known"] == kind, table["layer"], draws)
 
 
 def own_effects(knob: pd.DataFrame) -> pd.DataFrame:

@@ -17,16 +17,15 @@ from possym.scores import swap_scores
 HEAT = alt.Scale(scheme="viridis")
 
 
-def relocated_heatmap(heads: Mapping[str, Tensor], title: str, contents: Sequence[str] | None = None) -> alt.FacetChart:
+def relocated_heatmap(heads: Mapping[str, Tensor], title: str) -> alt.FacetChart:
     """Return relocated logits as heat maps side by side: content down, position across, observed logits outlined.
 
     Args:
         heads: name → (N, N) relocated logits, all of one N.
         title: what the picture shows.
-        contents: names of the N contents; None numbers them.
     """
     count = len(next(iter(heads.values())))
-    names = list(contents) if contents is not None else [f"content {index}" for index in range(count)]
+    names = [f"content {index}" for index in range(count)]
     rows = [
         {"head": head, "content": names[a], "place": b, "logit": round(relocated[a, b].item(), 3), "observed": a == b}
         for head, relocated in heads.items()
@@ -127,19 +126,16 @@ def two_knobs() -> alt.LayerChart:
     )
 
 
-def swap_figure(
-    relocated: Tensor, own: Tensor, tokens: Sequence[str], *, temperature: float = 1e-4, title: str
-) -> alt.LayerChart:
+def swap_figure(relocated: Tensor, own: Tensor, tokens: Sequence[str], *, title: str) -> alt.LayerChart:
     """Return a head's attention before and after a swap of two tokens that the reader picks.
 
     Args:
         relocated: (N, N) relocated logits of the keys before the last position.
         own: (1,) logit of the last position's own key.
         tokens: the N + 1 tokens.
-        temperature: τ of the weight that each swap gets in the scores.
         title: what the picture shows.
     """
-    pairs = swap_table(relocated, own, temperature)
+    pairs = swap_table(relocated, own)
     strongest = pairs.loc[pairs["weight"].idxmax()]
     labels = [f"{position}: {token}" for position, token in enumerate(tokens[:-1])]
     positions = list(range(len(labels)))
@@ -222,13 +218,13 @@ def swap_figure(
         .mark_text(align="left", fontSize=12, fontWeight="bold", lineBreak="\n")
         .encode(x=alt.value(6), y=alt.value(-36), text="words:N")  # above the names of the tallest bars
     )
-    scores = swap_scores(relocated, extra_logits=own, temperature=temperature)
+    scores = swap_scores(relocated, extra_logits=own)
     overall = f"positional score {scores.positional.item():.2f}, symbolic score {scores.symbolic.item():.2f}"
     return (
         alt.layer(drawn, *names, chosen)
         .add_params(logits, first, second)
         .properties(
-            title=alt.Title(title, subtitle=f"Over all {len(pairs)} swaps, τ = {temperature:g}: {overall}"),
+            title=alt.Title(title, subtitle=f"Over all {len(pairs)} swaps, τ = 0.0001: {overall}"),
             description="Bar chart of a head's attention by position, before and after a swap of two tokens "
             "chosen in two menus, "
             f"with the swap's two cosines and its weight. {title}. {overall}.",

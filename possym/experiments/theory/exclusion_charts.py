@@ -15,25 +15,22 @@ def slider(name: str, value: float, low: float, high: float, step: float, label:
     return alt.param(name=name, value=value, bind=alt.binding_range(min=low, max=high, step=step, name=f"{label} "))
 
 
-def exclusion_plane(logits: tuple[float, ...] = LOGITS) -> alt.HConcatChart:
+def exclusion_plane() -> alt.HConcatChart:
     """Return the walk from a symbolic to a positional head, scored in the page as the sliders move.
 
     The head is M[a, b] = s·((1 − p)·λ_a + p·λ_b): its observed logits s·λ stay as p goes from 0 (symbolic) to 1
     (positional), and s = 0 makes it uniform.
-
-    Args:
-        logits: λ of the keys.
     """
-    count = len(logits)
-    variance = float(torch.tensor(logits, dtype=torch.float64).var(correction=0))
+    count = len(LOGITS)
+    variance = float(torch.tensor(LOGITS, dtype=torch.float64).var(correction=0))
     sliders = [
         slider("mix", 0.5, 0, 1, 0.05, "Mixture p: 0 symbolic, 1 positional"),
         slider("strength", 1.5, 0, 6, 0.1, "Strength s of the logits: 0 uniform"),
         slider("logtau", -1, -4, 1, 0.25, "Temperature of the scores, log₁₀ τ"),
     ]
-    top = max(logits)
-    total = " + ".join(f"exp(strength * {value - top:.6g})" for value in logits)
-    pairs = [(logits[i] - top, logits[j] - top) for i in range(count) for j in range(i + 1, count)]
+    top = max(LOGITS)
+    total = " + ".join(f"exp(strength * {value - top:.6g})" for value in LOGITS)
+    pairs = [(LOGITS[i] - top, LOGITS[j] - top) for i in range(count) for j in range(i + 1, count)]
     firsts, seconds = ([round(value, 6) for value in side] for side in zip(*pairs, strict=True))
     moved = "exp(strength * ((1 - datum.p) * datum.{} + datum.p * datum.{}))"
     scored = (
@@ -105,7 +102,7 @@ def exclusion_plane(logits: tuple[float, ...] = LOGITS) -> alt.HConcatChart:
     rule = quantities.transform_filter("datum.key == 'q0' && abs(datum.p - mix) < 0.01").mark_rule().encode(x="p:Q")
     shares = " + ".join(
         f"(exp(strength * {value - top:.6g}) / ({total})) * (strength * {value - top:.6g} - log({total}))"
-        for value in logits
+        for value in LOGITS
     )
     entropy = (
         alt.Chart(pd.DataFrame({"p": [0]}))

@@ -78,20 +78,20 @@ def drawn_gaps(values: np.ndarray, full: np.ndarray) -> np.ndarray:
     return means[0] - means[1]
 
 
-def gap_change(tables: dict[str, pd.DataFrame], model: str, condition: str, blocks: str = HELD) -> Estimate:
+def gap_change(tables: dict[str, pd.DataFrame], model: str, condition: str) -> Estimate:
     """Return by how much the gap shrinks from the model's own bases to a condition, layers drawn as wholes."""
-    own, other = (layer_leads(tables, model, name, blocks) for name in ("own", condition))
+    own, other = (layer_leads(tables, model, name, HELD) for name in ("own", condition))
     change = (own["lead"] - other["lead"]).to_numpy(float)
     drawn = drawn_gaps(change, (own["kind"] == FULL).to_numpy())
     return Estimate(gap(own) - gap(other), *map(float, np.percentile(drawn, [2.5, 97.5])))
 
 
-def by_condition(tables: dict[str, pd.DataFrame], model: str, blocks: str = HELD) -> pd.DataFrame:
+def by_condition(tables: dict[str, pd.DataFrame], model: str) -> pd.DataFrame:
     """Return one row per condition: mean scores of full and sliding layers, gap, accuracy and loss on text."""
     rows = []
     conditions = tables["conditions"]
     for _, one in conditions[conditions["model"] == model].iterrows():
-        leads = layer_leads(tables, model, one["condition"], blocks)
+        leads = layer_leads(tables, model, one["condition"], HELD)
         means = leads.groupby("kind")[["positional", "symbolic"]].mean()
         rows.append(
             {

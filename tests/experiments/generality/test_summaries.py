@@ -97,12 +97,12 @@ def test_what_is_gained_while_learning_is_set_beside_a_constant_drift():
 
 
 def test_layers_are_counted_over_heads_and_seeds(random_tables):
-    found = settings.by_layer(random_tables["heads"], 0.05)
+    found = settings.by_layer(random_tables["heads"])
     assert len(found) == len(PAIRS) * 2 * 3
     names = {"positional": 1, "symbolic": -1, "neither": 0}
     for row in found.itertuples():
         mine = random_tables["heads"].query(
-            f"setting == '{row.setting}' and task == '{row.task}' and layer == {row.layer} and gamma == 0.05"
+            f"setting == '{row.setting}' and task == '{row.task}' and layer == {row.layer} and gamma == 0.1"
         )
         assert len(mine) == 4 and row.share == (mine["kind"] == names[row.kind]).mean()
     assert found.groupby(["setting", "task", "layer"])["share"].sum().tolist() == pytest.approx([1.0] * 2 * len(PAIRS))

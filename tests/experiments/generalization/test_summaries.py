@@ -84,4 +84,3 @@ def test_a_head_attends_to_a_step_with_half_of_its_attention():
     )
     leads = pd.DataFrame([head | {"hops": h} for h in (1, 2, 3)])
     assert attending_heads(leads, looks)["hops"].tolist() == [1]
-    assert attending_heads(leads, looks, least=0.4)["hops"].tolist() == [1, 2]

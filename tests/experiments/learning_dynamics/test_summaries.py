@@ -163,15 +163,15 @@ def test_model_ends_has_each_models_row(made):
         ],
         columns=["task", "seed", "step", "hops", "accuracy"],
     )
-    accuracy, heads = made["accuracy"], tables["heads"]
+    accuracy, heads = made["accuracy"].assign(accuracy=lambda t: t["accuracy"] + 0.3), tables["heads"]
     heads.loc[(heads["gamma"] == 0.05) & (heads["layer"] == 7), "kind"] = 0
     other = {
         f"rule_{name}": table.query("task == 'letter' and seed < 2").assign(task="letter_any")
         for name, table in (("accuracy", accuracy), ("heads", heads), ("best", best))
     }
     whole = {"accuracy": accuracy, "heads": heads, "best": best}
-    found = dynamics.model_ends(whole | other, level=0.6).set_index(["task", "seed"])
-    steps = dynamics.learnt_steps(accuracy, 0.6).set_index(["task", "seed", "hops"])["step"]
+    found = dynamics.model_ends(whole | other).set_index(["task", "seed"])
+    steps = dynamics.learnt_steps(accuracy, 0.9).set_index(["task", "seed", "hops"])["step"]
     final = dynamics.final_accuracy(accuracy).set_index(["task", "seed", "hops"])["accuracy"]
     counts = dynamics.pure_counts(heads).set_index(["task", "seed", "gamma", "kind"])["heads"]
     assert len(found) == 12 and len(found.loc["letter_any"]) == 2

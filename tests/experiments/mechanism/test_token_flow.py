@@ -201,5 +201,4 @@ def test_attention_by_hand_gets_the_labels_that_it_was_made_for(task, goals, exp
 def test_labels_take_the_smallest_power_near_the_best_and_nothing_weak():
     rates = torch.tensor([[0.5, 0.79, 0.7, 0.1, 0.1], [0.5, 0.81, 0.7, 0.1, 0.1], [0.985, 0.99, 0.99, 0.99, 0.99]])
     assert label(rates).tolist() == [OTHER, 1, 0]
-    assert label(rates, level=0.7).tolist() == [1, 1, 0]
     assert label(torch.tensor([0.97, 0.99, 0.99, 0.99, 0.99])).item() == 1

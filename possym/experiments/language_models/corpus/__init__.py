@@ -37,6 +37,7 @@ MOST = 2**15  # as tokens are stored as int16
 END = "<|end|>"
 BLOCK = 160  # characters from which a block of lines that stood before is dropped
 HELD_OUT = 50  # of so many files one is held out
+AT_ONCE = 512  # texts that are cut into tokens together
 
 
 @dataclass(frozen=True)
@@ -167,11 +168,11 @@ def make(files: Iterable[tuple[str, str]], kind: str = "source", *, vocabulary: 
     return Corpus(train, held_out, words, digest.hexdigest())
 
 
-def encode(tokenizer, texts: list[str], at_once: int = 512) -> Tensor:
+def encode(tokenizer, texts: list[str]) -> Tensor:
     """Return the token ids of texts one after the other, the end token after each, as int16."""
     end, rows = tokenizer.token_to_id(END), []
-    for start in tqdm(range(0, len(texts), at_once), desc="tokens", unit="batch", leave=False):
-        for line in tokenizer.encode_batch(texts[start : start + at_once]):
+    for start in tqdm(range(0, len(texts), AT_ONCE), desc="tokens", unit="batch", leave=False):
+        for line in tokenizer.encode_batch(texts[start : start + AT_ONCE]):
             rows.append(torch.tensor([*line.ids, end], dtype=torch.int16))
     return torch.cat(rows)
 
