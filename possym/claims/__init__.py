@@ -11,6 +11,7 @@ criterion that the claim states.
 """
 
 import html
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -24,7 +25,17 @@ from possym.claims.page import Browser
 from possym.claims.rows import CLAIMS, claims_of, given, measure, stored, whole
 from possym.claims.table import SYMBOLS, Table, anchor, badge, mathematics
 from possym.errors import InputError, require_type
-from possym.experiments.claim import COUNTED, INTERVALS, KINDS, OWN, VERDICTS, Claim, Measurement
+from possym.experiments.claim import (
+    CONFIDENCE,
+    COUNTED,
+    INTERVALS,
+    KINDS,
+    OWN,
+    SEED_RANGE,
+    VERDICTS,
+    Claim,
+    Measurement,
+)
 from possym.results import Study
 from possym.results.published import papers
 
@@ -53,6 +64,8 @@ COLUMNS = [
     "claim", "paper", "where", "measured", "interval", "paper_value", "verdict", "chapter",
     "kind", "interval_kind", "criterion", "changed",
 ]  # fmt: skip
+BARE = re.compile(r"(?:^| and )[+−]?[\d.]+(?:\s%)? to ")  # an interval that does not say what it is
+NAMES = {CONFIDENCE: (CONFIDENCE, "95 % intervals"), SEED_RANGE: (SEED_RANGE, "ranges over seeds")}  # one, several
 PLURALS = {
     "replication": "replications",
     "theorem": "theorems",
@@ -149,12 +162,27 @@ def shown(rows: pd.DataFrame, figures: list[str]) -> pd.DataFrame:
             ],
             "Paper's value": rows["paper_value"].to_numpy(),
             "Measured here": [
-                f"{mathematics(html.escape('; '.join(filter(None, (row.measured, row.interval)))))}<br>{figure}"
+                f"{mathematics(html.escape(in_words(row.measured, row.interval, row.interval_kind)))}<br>{figure}"
                 for row, figure in zip(rows.itertuples(), figures, strict=True)
             ],
             "Verdict": [badge(verdict) for verdict in rows["verdict"]],
         }
     )
+
+
+def in_words(measured: str, interval: str, kind: str) -> str:
+    """Return a measurement with its interval, which is named where it begins with bare numbers.
+
+    >>> in_words("r = −0.6", "−0.8 to −0.3, p = 0.001", CONFIDENCE)
+    'r = −0.6; 95 % interval −0.8 to −0.3, p = 0.001'
+    >>> in_words("medians 16 and 158", "16 to 20 and 100 to 158", SEED_RANGE)
+    'medians 16 and 158; ranges over seeds 16 to 20 and 100 to 158'
+    >>> in_words("median 3", "2 to 4 over 32 seeds", SEED_RANGE)
+    'median 3; 2 to 4 over 32 seeds'
+    """
+    if kind in NAMES and "over" not in interval and BARE.match(interval):
+        interval = f"{NAMES[kind][len(BARE.findall(interval)) > 1]} {interval}"
+    return "; ".join(filter(None, (measured, interval)))
 
 
 def claim_folded(row: Any) -> str:
@@ -213,7 +241,8 @@ def finding(id: str, studies: Mapping[str, Study] | None = None) -> str:
     if id not in known:
         raise InputError(f"claim {id!r}: known claims are {', '.join(known)}")
     measured, interval, verdict, _ = measure(known[id], given(studies))
-    said = mathematics(f"*{known[id].statement}* **{verdict.capitalize()}**: {measured}{interval and f'; {interval}'}.")
+    found = in_words(measured, interval, known[id].interval_kind)
+    said = mathematics(f"*{known[id].statement}* **{verdict.capitalize()}**: {found}.")
     return f'<span id="{anchor("finding", id)}"></span>{said}'
 
 

@@ -50,8 +50,8 @@ def test_the_ledger_is_filtered_without_a_kernel(address, visit, ledger):
         named = ledger["claim"].str.contains("exclusion principle", case=False)
         assert 0 <= rows.count() < len(ledger) and rows.count() >= named.sum()
         one = ledger.loc["real-trade"]
-        said = f"{one['measured']}; {one['interval']}".replace("−", "-").replace("\N{NO-BREAK SPACE}", " ")
-        page.get_by_label("Text").fill(said)  # as a keyboard has it
+        said = f"{one['measured']}; 95 % intervals {one['interval']}"  # as a keyboard has it
+        page.get_by_label("Text").fill(said.replace("−", "-").replace("\N{NO-BREAK SPACE}", " "))
         assert rows.count() == 1
         page.get_by_label("Text").fill("")
         page.get_by_label("Kind").select_option("theorem")

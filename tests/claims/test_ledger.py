@@ -223,7 +223,9 @@ def test_browser_shows_every_row_and_offers_what_there_is():
     shown = Cells(html)
     assert [row[0].split("Criterion")[0] for row in shown.rows[1:]] == ["One < two.", "Two.", "Three."]
     assert [row[3] for row in shown.rows[1:]] == [
-        "1; 0 to 2Figure: accuracy by angle", "1Figure: accuracy on letters", "1Figure: accuracy on numbers",
+        "1; range over seeds 0 to 2Figure: accuracy by angle",
+        "1Figure: accuracy on letters",
+        "1Figure: accuracy on numbers",
     ]  # fmt: skip
     pattern = r'<tr id="claim-([^"]+)" data-paper="P2" data-kind="replication" data-verdict="([^"]+)"'
     assert re.findall(pattern, html) == [
