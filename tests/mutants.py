@@ -3,7 +3,7 @@
 python tests/mutants.py                 every room (hours)
 python tests/mutants.py scores          one room
 python tests/mutants.py scores '*7'     a tenth of it: the mutants whose number ends in 7
-python tests/mutants.py claims 60       as many of the studies' claims or summaries, drawn at random (120 otherwise)
+python tests/mutants.py claims 60 7     as many of the studies' claims or summaries (120 otherwise), drawn by this seed
 
 The tool is mutmut; it works in a copy of the code, _build/mutants/<room>. ``mutmut show NAME`` there shows one change,
 ``mutmut browse`` all. Lines that only say what is wrong with an argument are left alone: their words have no tests.
@@ -18,6 +18,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -37,12 +38,15 @@ ROOMS = {
     "forecasting": ([f"{STUDIES}/forecasting.py"], ["tests/experiments/*/test_forecasting.py"]),
     "verdicts": (["possym/experiments/claim.py"], ["tests/experiments/test_claim.py"]),
 }
-# Rooms whose files are written anew, and the tests of their study, run one after the other until one fails.
+# Rooms whose files are written anew, and the tests of their study, run one after the other until one fails: doctests,
+# then the ledger's numbers of that study, then these.
 REWRITTEN = {
     "summaries": ["test_summaries.py", "test_claims.py", "test_charts.py"],
     "claims": ["test_claims.py", "test_verdict_edges.py"],
 }
+STORED = "tests/claims/test_ledger.py::test_stored_results_give_the_verdicts_and_numbers_that_are_written_down"
 DRAWN = 120
+ENDLESS = 600  # seconds of CPU time, not of the clock: a busy machine stops no mutant
 OTHER = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
@@ -62,6 +66,7 @@ use_git_change_detection = false
 """
 MUTMUT = str(Path(sys.executable).with_name("mutmut"))  # not -m: the unchanged code of its folder would come first
 CAUGHT, MISSED = "caught", "missed"
+PASSED, STOPPED = "passed", "stopped"
 
 
 def copied(room: str) -> Path:
@@ -115,12 +120,12 @@ def changeable(node: ast.AST, kept: tuple[type, ...]):
                 yield from changeable(child, kept)
 
 
-def rewrite(room: str, count: int) -> None:
-    """Draw mutants of a room's files at random, run each one's tests, and say which were missed."""
+def rewrite(room: str, count: int, seed: int) -> None:
+    """Draw mutants of a room's files at random, run each one's tests, and say which were missed or never end."""
     folder, drawn, passed, missed = copied(room), [], set(), 0
     for path in sorted(folder.glob(f"{STUDIES}/{room}.py")):
         drawn += [(path, *each) for each in changes(path.read_text(encoding="utf-8"))]
-    random.Random(0).shuffle(drawn)
+    random.Random(seed).shuffle(drawn)
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     for name in ("altair", "pandas", "pytest", "scipy.stats", "torch", "transformers"):  # once, not in every child
@@ -129,32 +134,37 @@ def rewrite(room: str, count: int) -> None:
         original = path.read_text(encoding="utf-8")
         tests = Path("tests", *path.relative_to(folder).parent.parts[1:])
         names = [*REWRITTEN[room], *([] if (tests / REWRITTEN[room][0]).exists() else ["test_study.py"])]
-        own = [path.relative_to(folder), *(tests / name for name in names if (tests / name).exists())]  # doctests first
+        own = [path.relative_to(folder), *(tests / name for name in names if (tests / name).exists())]
+        own = [str(own[0]), f"{STORED}[{path.parent.name}]", *map(str, own[1:])]
         for place in set(own) - passed:
-            if fails(str(place)):
+            if ended(place) != PASSED:
                 raise SystemExit(f"{place} fails on unchanged code")
         passed |= set(own)
         path.write_text(text, encoding="utf-8")
-        if not any(fails(str(place)) for place in own):
-            missed += 1
-            print(f"  {path.parent.name}/{path.name}:{words}")
+        ends = next((end for end in map(ended, own) if end != PASSED), PASSED)
+        missed += ends == PASSED
+        if ends != CAUGHT:
+            print(f"  {path.parent.name}/{path.name}:{words}{'' if ends == PASSED else ': never ends'}")
         path.write_text(original, encoding="utf-8")
         caught = number - missed
         print(f"{room}: {caught} of {number} caught ({caught / number:.0%})", flush=True)
 
 
-def fails(tests: str) -> bool:
-    """Whether tests of the working folder fail, in a process of their own."""
+def ended(tests: str) -> str:
+    """How tests of the working folder end, in a process of their own."""
     child = os.fork()
     if not child:
-        signal.alarm(900)  # a mutant that never ends is noticed
+        resource.setrlimit(resource.RLIMIT_CPU, (ENDLESS, ENDLESS + 10))
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         options = ["-x", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib --doctest-modules"]
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of plugins that were imported before the fork
         os._exit(int(sys.modules["pytest"].main([*options, tests])))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) not in (0, 5)  # 5: there are none
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code in (-signal.SIGXCPU, -signal.SIGKILL):
+        return STOPPED
+    return PASSED if code in (0, 5) else CAUGHT  # 5: there are none
 
 
 def prepare(room: str) -> Path:
@@ -183,7 +193,7 @@ def main(words: list[str]) -> None:
     patterns = [f"*__mutmut_{words[1]}"] if words[1:] else []
     for room in rooms:
         if room in REWRITTEN:
-            rewrite(room, int(words[1]) if words[1:] else DRAWN)
+            rewrite(room, int(words[1]) if words[1:] else DRAWN, int(words[2]) if words[2:] else 0)
             continue
         folder = prepare(room)
         environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}

@@ -1,6 +1,7 @@
 """The ledger: every claim is complete, shown once, counted once, and stands on its pages as it was judged."""
 
 import importlib
+import json
 import re
 import shutil
 from html.parser import HTMLParser
@@ -21,6 +22,7 @@ from possym.results import published
 
 from ..experiments.generality.synthetic import study as general_study
 from ..experiments.learning_dynamics.synthetic import study
+from . import stored_numbers
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTER = "07-learning-dynamics"
@@ -60,6 +62,12 @@ def test_models_out_of_reach_have_no_numbers_of_ours():
     assert not rows["measured"].str.contains(r"\d").any() and (rows["interval"] == "").all()
     said = " ".join(rows["claim"])
     assert all(name in said for name in ("gemma-2-2b-it", "Qwen-2", "Llama-3", *table3()["model"].unique()))
+
+
+@pytest.mark.parametrize("room", stored_numbers.ROOMS)
+def test_stored_results_give_the_verdicts_and_numbers_that_are_written_down(room):
+    """Changed on purpose? python tests/claims/stored_numbers.py writes them anew."""
+    assert stored_numbers.numbers(room) == json.loads(stored_numbers.FILE.read_text())[room]
 
 
 def test_there_are_claims_enough():
