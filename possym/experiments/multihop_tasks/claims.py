@@ -43,7 +43,7 @@ def number_answers(batch: Batch) -> Measurement:
         tokens = torch.where((jumps[tokens] > 0) & (jumps[there] == 0), there, tokens)
         found |= (batch.hops == hops) & (tokens[:, -1] == batch.answer)
     share = found.double().mean().item()
-    return Measurement(f"{share:.2%} of answers", f"{COUNT:,} sequences", judge(share == 1, share > 0.99))
+    return Measurement(f"{share:.2%} of answers", f"{COUNT:,} sequences", judge(share == 1, share >= 0.99))
 
 
 def letter_answers(batch: Batch) -> Measurement:
@@ -63,7 +63,7 @@ def letter_answers(batch: Batch) -> Measurement:
     return Measurement(
         f"{right / 4000:.2%} of answers and hop counts, every match unique",
         "4,000 sequences",
-        judge(right == 4000, right > 3960),
+        judge(right == 4000, right >= 3960),
     )
 
 
@@ -75,7 +75,7 @@ def number_jumps() -> Tensor:
 def integers_inside(batch: Batch) -> Measurement:
     """Measure how many integers of the number task point inside the sequence."""
     inside = (torch.arange(batch.tokens.shape[1]) - number_jumps()[batch.tokens] >= 0).double().mean().item()
-    return Measurement(f"{inside:.2%} of tokens", f"{COUNT:,} sequences", judge(inside == 1, inside > 0.99))
+    return Measurement(f"{inside:.2%} of tokens", f"{COUNT:,} sequences", judge(inside == 1, inside >= 0.99))
 
 
 claim = claims_in("P2", CHAPTER, kind=OWN_CODE)
