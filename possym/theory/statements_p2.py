@@ -34,8 +34,8 @@ THETAS = [0.8, 0.866] + [0.1 * k for k in range(1, 32)]
     P2,
     "Theorem 3.1, Index",
     "T_Index with hard attention computes Index at every length, for θ irrational.",
-    "θ/2π is irrational in place of θ (at one length n: mθ is no multiple of 2π for 1 ≤ m < n); every integer points "
-    "inside",
+    "θ/2π, not θ, is irrational (at one length n: mθ is no multiple of 2π for 1 ≤ m < n); every integer points inside "
+    "the sequence",
     "head against the function on every valid sequence; exact gaps of irrational and of rational angles",
     "n = 2 … 5, 2 letters, integers below n, θ = 0.8, 1, √2; gaps of θ = 2π/7, √2, π/5, 1/2, 4/5, 1, 3 for n ≤ 500",
 )
@@ -67,8 +67,9 @@ def p2_theorem_3_1_index() -> Found:
     P2,
     "Theorem 3.1, floating point",
     "A single angle with θ/2π irrational finds its key at every length.",
-    "exact arithmetic; in floating point lengths are at most the first m with |mθ mod 2π| < √(ε/2)",
-    "continued fraction of θ/2π; in float32 then the logits, of every shorter length too; in float64 cos(m) alone",
+    "exact arithmetic; in floating point, lengths up to the first m with |mθ mod 2π| < √(ε/2)",
+    "continued fraction of θ/2π; then, in float32, the logits at that length and at every shorter one; in float64, "
+    "cos(m) alone",
     "θ = 0.8 and 1 in float32, θ = 1 in float64",
 )
 def p2_theorem_3_1_floating_point() -> Found:
@@ -455,7 +456,7 @@ def p2_appendix_f_number() -> Found:
     P2,
     "Appendix F, letter task",
     "f_LET = Reflexive^(ℓ−h)(Retrieval^h(σ)) at the last position follows h hops, for a path unique in its letters.",
-    "every letter–letter token of the path is found before the one that points to it",
+    "every letter–letter token of the path stands before the one that points to it",
     "stack of heads against following the letters one by one",
     "4 letters, 1 integer, n = 4, every sequence with a unique path; θ = 0.9·ω/(2n); ℓ = h … h + 2",
 )

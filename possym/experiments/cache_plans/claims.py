@@ -75,20 +75,23 @@ KNOWN = "written after the first run, which had shown the answer: it confirms, i
 PARTLY_KNOWN = "written after the first run, which had shown the answer of seeds 0 to 3; seeds 4 to 7 are new"
 ORDER_KNOWN = f"written after the first run, which had shown how the heads compare at depths {TRAINED_DEPTHS}"
 BEST = (
-    "held-out loss over the second half of sequences; scores alone: positional, kind_distance, fitted; others: beyond, "
-    f"area, entropy, random; each side's rule of least mean loss on the same sequences; {DECIDED}"
+    "held-out loss over the second half of sequences. Rules of scores alone: most positional, kind × distance, fitted "
+    "windows; others: attention beyond the window, mean-key area, entropy, random. From each side the rule with the "
+    "least mean loss on the same sequences is taken, and the loss of the first compared with that of the second; "
+    f"{DECIDED}"
 )
 ORACLE = (
-    "part of the way from random to the oracle that the rule of least mean loss goes, oracle left out. Holds if the "
-    "95 % interval is at or above one half, not shown if only the mean is, else does not hold"
+    "the oracle tries each head alone. Measured is how much of the gain from random to the oracle the best other rule "
+    "makes, the one with the least mean loss. Holds if the 95 % interval is at or above one half, not shown if only "
+    "the mean is, else does not hold"
 )
 
 
 SHARES = (0.25, 0.5, 0.75)
 NEEDLES = (
     "half of the key heads; recall of needles at depths from 0 to 1, at a half and the whole of the length, "
-    f"kind_distance less random; not testable where the intact model recalls fewer than {LEAST_RECALL:.0%} of those "
-    "asked for under knock-outs"
+    f"kind × distance less random; not testable where the intact model recalls fewer than {LEAST_RECALL:.0%} of the "
+    "needles used to test knock-outs"
 )
 
 
@@ -138,7 +141,7 @@ CLAIMS = (
         "question",
         "Knowing how far a head looks helps: kind × distance costs less than kind alone.",
         "not studied",
-        f"{HALF}, kind_distance less positional; {DECIDED}",
+        f"{HALF}, kind × distance less positional; {DECIDED}",
         rules("kind_distance", "positional"),
         CONFIDENCE,
     ),
@@ -147,7 +150,7 @@ CLAIMS = (
         "question",
         "Windows in proportion to the distance attended cost less than equal ones of the same total.",
         "not studied",
-        f"{HALF}, fitted less kind_distance; {DECIDED}",
+        f"{HALF}, fitted windows less kind × distance; {DECIDED}",
         rules("fitted", "kind_distance"),
         CONFIDENCE,
     ),
@@ -156,16 +159,17 @@ CLAIMS = (
         "question",
         "Kind × distance costs less than the simple baseline, attention beyond the window.",
         "not studied",
-        f"{HALF}, kind_distance less beyond; {DECIDED}",
+        f"{HALF}, kind × distance less attention beyond the window; {DECIDED}",
         rules("kind_distance", "beyond"),
         CONFIDENCE,
     ),
     claim(
         "forget-combined",
         "question",
-        "Kind adds to the simple baseline: the two ranks together cost less than attention beyond the window alone.",
+        "Kind adds to the simple baseline: the sum of the ranks by kind and by attention beyond the window costs less "
+        "than the latter alone.",
         "not studied",
-        f"{HALF}, combined less beyond; {DECIDED}",
+        f"{HALF}, the sum of both ranks less attention beyond the window; {DECIDED}",
         rules("combined", "beyond"),
         CONFIDENCE,
     ),
@@ -174,7 +178,7 @@ CLAIMS = (
         "question",
         "Kind × distance costs less than the area under mean query and mean key.",
         "not studied",
-        f"{HALF}, kind_distance less area; {DECIDED}",
+        f"{HALF}, kind × distance less mean-key area; {DECIDED}",
         rules("kind_distance", "area"),
         CONFIDENCE,
     ),
@@ -182,7 +186,8 @@ CLAIMS = (
         claim(
             f"forget-best-{share:.0%}".rstrip("%"),
             "question",
-            f"With {100 * share:.0f}\u00a0% of the key heads windowed, the best rule of scores alone costs least.",
+            f"With {100 * share:.0f}\u00a0% of the key heads windowed, the best rule that uses only scores costs less "
+            "than the best rule without scores.",
             "not studied",
             BEST,
             best_at(share),
@@ -194,8 +199,8 @@ CLAIMS = (
         claim(
             f"forget-best-smollm2-{share:.0%}".rstrip("%"),
             "question",
-            f"In SmolLM2 too, with {100 * share:.0f}\u00a0% of the key heads windowed, the best rule of scores alone "
-            "costs least.",
+            f"In SmolLM2 too, with {100 * share:.0f}\u00a0% of the key heads windowed, the best rule that uses only "
+            "scores costs less than the best rule without scores.",
             "not studied",
             f"as before, sequence by sequence; {KNOWN}",
             best_at(share, REAL),
@@ -256,7 +261,7 @@ CLAIMS = (
         "question",
         "In SmolLM2 too, kind × distance costs less than random heads.",
         "not studied",
-        f"{HALF}, kind_distance less random, sequence by sequence; {DECIDED}",
+        f"{HALF}, kind × distance less random, sequence by sequence; {DECIDED}",
         rules("kind_distance", "random", model=REAL),
         CONFIDENCE,
     ),
@@ -265,7 +270,7 @@ CLAIMS = (
         "question",
         "In SmolLM2 too, kind × distance costs less than attention beyond the window.",
         "not studied",
-        f"{HALF}, kind_distance less beyond, sequence by sequence; {DECIDED}",
+        f"{HALF}, kind × distance less attention beyond the window, sequence by sequence; {DECIDED}",
         rules("kind_distance", "beyond", model=REAL),
         CONFIDENCE,
     ),
@@ -274,7 +279,8 @@ CLAIMS = (
         "question",
         "Copying survives windows on heads chosen by kind × distance better than by attention beyond the window.",
         "not studied",
-        f"half of the key heads; share of random tokens said again rightly, kind_distance less beyond; {DECIDED}",
+        "half of the key heads; share of random tokens said again rightly, kind × distance less attention beyond the "
+        f"window; {DECIDED}",
         asked("share copied, kind × distance minus attention beyond,", copying_less, 1),
         CONFIDENCE,
     ),

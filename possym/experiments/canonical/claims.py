@@ -230,11 +230,11 @@ def plane(study: Study) -> Measurement:
 claim = claims_in("P1", CHAPTER, STUDY)
 
 
-IS_LEARNT = f"learnt is a mean accuracy over seeds of at least {LEARNT:g}, with learnt maps"
-MAPS_BEFORE = "learnt meant with learnt maps, then with learnt or fixed ones, then with learnt ones again"
+IS_LEARNT = f"an angle learns a task if the mean accuracy over seeds, with learnt maps, is at least {LEARNT:g}"
+MAPS_BEFORE = "an angle had to learn with learnt maps, then with learnt or fixed ones, then with learnt ones again"
 MISMATCHED = (
-    "tested over seeds at every mismatched angle whose accuracy lies between the worst and the best angle's (5 % of "
-    "the way from both left out), with learnt maps. Holds if all have the shape; in part if most"
+    "with learnt maps, tested over seeds at every mismatched angle: its accuracy lies between the worst angle's and "
+    "the best one's, by at least 5 % of the way from either. Holds if all have the shape; in part if most"
 )
 CLAIMS = (
     claim(
@@ -242,22 +242,22 @@ CLAIMS = (
         "canonical tasks",
         "With one angle, Index is learnt only with high frequencies.",
         "high frequencies only",
-        f"{IS_LEARNT}. Holds if the learnt angles run from the fastest without a gap and all are in the faster half of "
-        "the grid; in part if only the latter",
+        f"{IS_LEARNT}. Holds if the angles that learn Index run from the fastest without a gap and all are in the "
+        "faster half of the grid; in part if only the latter",
         index_fast,
-        changed=f"{MAPS_BEFORE}; and learnt angles that ran from the fastest without a gap, and not to NoPE, were "
-        "enough, whatever half they ended in",
+        changed=f"{MAPS_BEFORE}. It was also enough that these angles ran from the fastest without a gap, and not to "
+        "NoPE, whatever half they ended in",
     ),
     claim(
         "canonical-retrieval-slow",
         "canonical tasks",
         "With one angle, Retrieval is learnt only with low frequencies.",
         "low frequencies only",
-        f"{IS_LEARNT}. Holds if the learnt angles run without a gap to NoPE and all are in the slower half of the "
-        "grid; in part if none is in the fastest quarter",
+        f"{IS_LEARNT}. Holds if the angles that learn Retrieval run without a gap to NoPE and all are in the slower "
+        "half of the grid; in part if none is in the fastest quarter",
         retrieval_slow,
-        changed=f"{MAPS_BEFORE}; and learnt angles that ran without a gap to NoPE, and not from the fastest, were "
-        "enough: it held, though angles of the faster half learn it too",
+        changed=f"{MAPS_BEFORE}. It was also enough that these angles ran without a gap to NoPE, and not from the "
+        "fastest: the claim held, though angles of the faster half learn it too",
     ),
     claim(
         "canonical-tension",
@@ -320,8 +320,8 @@ CLAIMS = (
         "Theorems 2 and 3",
         "Heads that have learnt Index are positional.",
         "positional",
-        "mean scores over seeds. Holds if at every learnt angle positional is at least 0.9 and symbolic at most 0.1; "
-        "in part if positional is the larger at every one",
+        "mean scores over seeds. Holds if at every angle that learns the task the positional score is at least 0.9 "
+        "and the symbolic one at most 0.1; in part if the positional score is the larger at every such angle",
         behaviour(INDEX, "positional"),
         ANGLE_RANGE,
         changed=MAPS_BEFORE,
@@ -331,8 +331,8 @@ CLAIMS = (
         "Theorems 4 and 5",
         "Heads that have learnt Retrieval are symbolic.",
         "symbolic",
-        "mean scores over seeds. Holds if at every learnt angle symbolic is at least 0.9 and positional at most 0.1; "
-        "in part if symbolic is the larger at every one",
+        "mean scores over seeds. Holds if at every angle that learns the task the symbolic score is at least 0.9 and "
+        "the positional one at most 0.1; in part if the symbolic score is the larger at every such angle",
         behaviour(RETRIEVAL, "symbolic"),
         ANGLE_RANGE,
         changed=MAPS_BEFORE,
@@ -342,10 +342,10 @@ CLAIMS = (
         "canonical tasks",
         "In the plane of a head trained on Index, queries spread by angle and keys gather in one direction.",
         "queries spread, keys gather",
-        "at the angle that learns best with one plane, learnt maps; by resultant lengths. Holds if in every seed that "
-        "of the keys, and that of the queries turned by their distance, is at least 0.9, and that of the queries at "
-        "most 0.5; in part if in most seeds that of the queries is at most 0.5, or within 0.15 of the construction "
-        "T_Index's",
+        "by the lengths of three resultants: of the keys, of the queries, and of the queries turned by their "
+        "distance, at the angle that learns best with one plane and learnt maps. Holds if in every seed keys and "
+        "turned queries have at least 0.9, and queries at most 0.5; in part if in most seeds keys and turned queries "
+        "have that, and queries at most 0.5 or within 0.15 of the construction T_Index",
         plane,
         SEED_RANGE,
         changed="the queries' resultant first had to be at most 0.5, by which the claim would not hold; then within "

@@ -257,8 +257,8 @@ AFTER = f"after {papers()['P2']['arxiv']}, Fig. 5B"
 NOT_STUDIED = "not studied"
 
 CRITERION_READINGS = (
-    "at the lengths that were read off and run. Holds if every such reading lies within the range over seeds, "
-    f"widened by {READING:g} for reading a plot; in part if at least half do"
+    "at the lengths that were read off the figure and run here. Holds if every reading lies within the range over "
+    f"seeds, widened by {READING:g} for reading a plot; in part if at least half do"
 )
 
 
@@ -286,9 +286,10 @@ def forecast_claims(task: str) -> tuple[Claim, Claim]:
             f"From inputs of 17 tokens, the forecast predicts the length at which {task} models fail, neither too "
             "short nor too long.",
             NOT_STUDIED,
-            f"models at the main learning rate; the lengths where accuracy first falls below {levels}, forecast over "
-            "measured, of models that fall. Every level that at least half of the models reach counts. Holds if the "
-            f"median ratio lies between 1/{FACTOR} and {FACTOR} at each; in part at half of them",
+            f"models at the main learning rate, at the levels of accuracy {levels}. A model's ratio at a level: the "
+            "length where the forecast first falls below it, over the length where the measured accuracy does. A level "
+            "counts if at least half of the models fall below it. Holds if the median ratio of those that do lies "
+            f"between 1/{FACTOR} and {FACTOR} at each level; in part if at half of the levels",
             forecast_is_unbiased(task),
             SEED_RANGE,
         ),
@@ -297,11 +298,12 @@ def forecast_claims(task: str) -> tuple[Claim, Claim]:
             AFTER,
             f"For a single {task} model, the forecast errs less than one number used for all models.",
             NOT_STUDIED,
-            "the second half of the seeds at the main learning rate; one number is the median of the first half. At "
-            f"each of the levels {levels} below which at least {HELD_OUT} held-out models fall: mean difference of the "
-            "errors in log10 length, with p from a two-sided sign-flip test over seeds and Holm's correction over "
-            "levels. Holds if the forecast errs less with p < 0.05 at every level; in part if at some, and at none "
-            "more; not shown if p ≥ 0.05 at every level",
+            "at the main learning rate the second half of the seeds is held out, and the one number is the median "
+            f"length of the first half. At each of the levels {levels} below which at least {HELD_OUT} held-out "
+            "models fall, the mean over seeds of the forecast's error minus the one number's, in log10 length. p "
+            "comes from a two-sided sign-flip test over seeds with Holm's correction over levels. Holds if the "
+            "forecast errs less with p < 0.05 at every level; in part if at some, and at none more; not shown if p ≥ "
+            "0.05 at every level",
             forecast_beats_one_number(task),
             EXTENT,
         ),
@@ -337,9 +339,10 @@ CLAIMS = (
         "As inputs grow, the discrepancy of heads that compute Index shrinks; that of heads that compute Retrieval "
         "shrinks much less.",
         "faster on the number task",
-        "heads of trained models that look at one step of the path at training length; the right key's logit minus "
-        "the best other one (a seed's median over sequences, heads and hops) at the longest length, as a share of "
-        f"that at training length. Holds if the share is lower on the number task in every seed; {MOST}",
+        "heads of trained models count that at training length look at one step of the path. Their lead is the right "
+        "key's logit minus the best other one, a seed's median over sequences, heads and hops. The share is the lead "
+        "at the longest length over that at training length. Holds if the share is lower on the number task in every "
+        f"seed; {MOST}",
         leads_fall,
         SEED_RANGE,
         changed=MOST_BEFORE,
@@ -351,7 +354,7 @@ CLAIMS = (
         AFTER,
         "On the letter task, the checkpoint that is best on validation is more accurate at length than the last one.",
         NOT_STUDIED,
-        "accuracy of the same seed's best and last weights, their mean over all lengths above 17; p from a two-sided "
+        "the mean accuracy over all lengths above 17 of the same seed's best and last weights; p from a two-sided "
         "sign-flip test over seeds. Holds if the best one is higher with p < 0.05, does not hold if "
         "it is lower with p < 0.05, not shown otherwise; not testable where no best checkpoint was run",
         best_goes_further,
@@ -374,8 +377,8 @@ CLAIMS = (
         "The letter task's symbolic heads can do without rotation at training length, but not at great lengths.",
         NOT_STUDIED,
         f"each seed against itself. Holds if at training length no seed loses more than {SPARED:g} without the "
-        "rotation of its symbolic heads, and at the longest length every seed loses; in part if there most lose, the "
-        "95 % interval of their share above one half",
+        "rotation of its symbolic heads, and at the longest length every seed loses; in part if at the longest length "
+        "most lose, with the 95 % interval of their share above one half",
         rotation_taken,
         SEED_RANGE,
     ),
@@ -384,8 +387,9 @@ CLAIMS = (
         AFTER,
         "On the number task, no change of angles restores accuracy at great lengths.",
         NOT_STUDIED,
-        "every repair but that of sharper logits, of all heads, the symbolic or the others, at the longest length. "
-        f"Holds if the best of them by its median gains less than {GAIN:g} in every seed; in part if the median does",
+        "every repair except sharper logits, made in all heads, in the symbolic ones or in the others, at the longest "
+        f"length. Holds if the repair with the best median gains less than {GAIN:g} in every seed; in part if the "
+        "median does",
         angles_changed,
         SEED_RANGE,
     ),

@@ -390,9 +390,8 @@ CLAIMS = (
         "Heads of a language model become clearly positional and clearly symbolic as it learns; random ones "
         "are neither.",
         "not studied",
-        f"clearly: the two scores (relative temperature) differ by {summaries.MARGIN}. RoPE, base 10⁴. Holds "
-        "if in every "
-        f"seed more heads of both kinds are there at the end than in any seed before the first update; {THREE}",
+        f"clearly: the two scores (relative temperature) differ by {summaries.MARGIN}. RoPE, base 10⁴. Holds if in "
+        f"every seed more heads of both kinds are there at the end than in any seed before the first update; {THREE}",
         both_kinds,
         SEED_RANGE,
     ),
@@ -411,9 +410,9 @@ CLAIMS = (
         "question",
         "Symbolic heads appear together with the induction heads.",
         "not studied",
-        f"an induction head puts {summaries.JOB} of its attention, on repeated random tokens, after the first "
-        "occurrence. "
-        f"Holds if both onsets are at most one evaluation apart in 6 of 8 seeds, in part if in most; {THREE}",
+        f"an induction head, on repeated random tokens, puts {summaries.JOB} of its attention on the token after the "
+        "current token's earlier occurrence. Holds if both onsets are at most one evaluation apart in 6 of 8 seeds, "
+        f"in part if in most; {THREE}",
         symbolic_with_induction,
         SEED_RANGE,
     ),
@@ -422,10 +421,9 @@ CLAIMS = (
         "question",
         "The positional score tells previous-token heads from all other heads.",
         "not studied",
-        f"a previous-token head puts {summaries.JOB} of its attention on the token before, on other windows than those "
-        "scored. AUC over all heads of RoPE models, models and layers resampled. Holds if the interval is "
-        "above 0.75, in "
-        f"part if above 0.5, not shown if it contains 0.5; {THREE}",
+        f"a previous-token head puts {summaries.JOB} of its attention on the token before, on other windows than "
+        "those scored. AUC over all heads of RoPE models, models and layers resampled. Holds if the interval is above "
+        f"0.75, in part if above 0.5, not shown if it contains 0.5; {THREE}",
         lambda study: job_score(study, "previous_token", "positional"),
         CONFIDENCE,
     ),
@@ -443,9 +441,8 @@ CLAIMS = (
         "after 2511.11579, section 4",
         "The two scores are negatively correlated over the heads of a trained model, more than over random heads.",
         "−0.91 (gemma-2-2b-it)",
-        "Pearson's r over heads, RoPE. Holds if the median over seeds is at most −0.5 and every seed's r "
-        "lies below every "
-        f"seed's before the first update; in part if every seed's is negative; {THREE}",
+        "Pearson's r over heads, RoPE. Holds if the median over seeds is at most −0.5 and every seed's r lies below "
+        f"every seed's before the first update; in part if every seed's is negative; {THREE}",
         trade,
         SEED_RANGE,
     ),
@@ -463,9 +460,8 @@ CLAIMS = (
         "after 2511.11579, section 4",
         "Slow planes are symbolic, faster ones positional, where their logits are large.",
         "low frequencies symbolic, middle to high positional",
-        "Spearman's correlation of frequency ID with positional − symbolic, over planes whose norm is above "
-        "the median of "
-        f"their head, RoPE. Holds if at most −0.3 in every seed, in part if negative in every seed; {THREE}",
+        "Spearman's correlation of frequency ID with positional − symbolic, over planes whose norm is above the "
+        f"median of their head, RoPE. Holds if at most −0.3 in every seed, in part if negative in every seed; {THREE}",
         fast_planes,
         SEED_RANGE,
     ),
@@ -518,9 +514,8 @@ CLAIMS = (
     claim(
         "born-length-windows",
         "question",
-        "Beyond the trained length, a window on the most positional quarter of the heads costs less than one "
-        "on the most "
-        "symbolic quarter.",
+        "Beyond the trained length, a window on the most positional quarter of the heads costs less than one on the "
+        "most symbolic quarter.",
         "not studied",
         "windows of the trained length and the first token; held-out loss from 4 to 8 times that length, positional "
         f"minus symbolic windowed, seed by seed; {DECIDED}",
@@ -533,8 +528,8 @@ CLAIMS = (
         "With angles that are too slow, a planted pair is recalled worst in the middle of the window.",
         "U-shaped over the answer's position",
         "RoPE, base 10⁶; recall of the nearest third of distances minus that of the middle third, and of the farthest "
-        f"minus the middle, per seed. Holds if both {BY_STUDENT}s are above 0, does not hold if one is below it, else "
-        f"not shown; {THREE}",
+        "minus the middle, per seed. Holds if both 95 % intervals over seeds (Student's t) are above 0, does not hold "
+        f"if one is below it, else not shown; {THREE}",
         lost_in_the_middle,
         CONFIDENCE,
         changed="the mean of the two outer thirds had to be above the middle third; it was, by 0.007, though recall "
@@ -545,9 +540,8 @@ CLAIMS = (
         "question",
         "Heads keep their order from positional to symbolic on prose.",
         "not studied",
-        "Spearman's correlation of positional − symbolic over heads, docstrings against source, RoPE. Holds "
-        "if at least "
-        f"0.8 in every seed, in part if 0.5; {THREE}",
+        "Spearman's correlation of positional − symbolic over heads, docstrings against source, RoPE. Holds if at "
+        f"least 0.8 in every seed, in part if 0.5; {THREE}",
         lambda study: same_kind_elsewhere(study, "docstrings"),
         SEED_RANGE,
     ),
@@ -574,10 +568,10 @@ CLAIMS = (
         "question",
         "The heads that carry recall are the symbolic ones.",
         "not studied",
-        "planted pairs save a loss; a head carries recall if zeroing its output costs "
-        f"{summaries.CARRIES:.0%} of that, over five distances, on other windows than those scored. AUC of symbolic − "
-        "positional against all other heads, RoPE, models and layers resampled; null: labels shuffled within models, "
-        "whatever their layers, so that p may be small where the interval is wide. "
+        "a planted pair lowers the loss; a head carries recall if without its output at least "
+        f"{summaries.CARRIES:.0%} of this gain is lost, over five distances, on other windows than those scored. AUC "
+        "by which symbolic − positional tells these heads from all others, RoPE, models and layers resampled. Null: "
+        "labels shuffled within models, whatever their layers, so that p may be small where the interval is wide. "
         f"Holds if the interval is above 0.75, in part if above 0.5, not shown if it contains 0.5; {THREE}",
         recall_symbolic,
         CONFIDENCE,
@@ -587,8 +581,8 @@ CLAIMS = (
         "question",
         "Zeroing the most symbolic quarter of the heads costs more recall than zeroing as many in the same layers.",
         "not studied",
-        "what planted pairs save, mean over five distances, RoPE; null: the mean of four draws of random heads, as "
-        f"many in every layer, seed by seed; {DECIDED}",
+        "recall is what planted pairs take off the loss, mean over five distances, RoPE. Null: the recall lost without "
+        f"as many random heads in every layer, mean of four draws, seed by seed; {DECIDED}",
         recall_quarter,
         CONFIDENCE,
     ),
@@ -597,9 +591,9 @@ CLAIMS = (
         "after 2511.11579, theorem 7",
         "The farther back a pair stands, the more its recall rests on symbolic rather than positional heads.",
         "not studied",
-        "share of what pairs save that heads of the most symbolic quarter carry, zeroed one at a time, minus that of "
-        "the most positional quarter; the two longest of five distances minus the two shortest, RoPE, seed by seed; "
-        f"null: the same shares near and far; {DECIDED}",
+        "zero the heads one at a time, RoPE, and add up what share of recall those of the most symbolic quarter carry, "
+        "minus that of the most positional quarter. Compare, seed by seed, this difference at the two longest of five "
+        f"distances with that at the two shortest; null: the same near and far; {DECIDED}",
         recall_depth,
         CONFIDENCE,
     ),
@@ -608,12 +602,13 @@ CLAIMS = (
         "question",
         "Windows of the trained length forecast the length at which a language model fails.",
         "not studied",
-        f"fails: the loss of the same tokens has risen by {summaries.RISE} nats over that with the trained length of "
-        "text (never: the longest length, 8 times the trained one). Forecast: keys and values of other windows at the "
-        "positions before. Both lengths are read from the same tokens and share the loss at the trained length. "
-        "Error: |log2 of forecast / measured|, mean over five encodings. Nulls: failing at the "
-        "trained length, and the mean of the other encodings. Holds if below both over seeds (95 % intervals, "
-        f"Student's t), in part if below one and above none, not shown if undecided; {THREE}",
+        f"a model fails at the length of text where the loss of the same tokens is {summaries.RISE} nats above that "
+        "at the trained length; where it never fails, the longest length counts, 8 times the trained one. The "
+        "forecast puts keys and values of other windows at the positions before. Both lengths are read from the same "
+        "tokens and share the loss at the trained length. The error is |log2 of forecast / measured|, mean over five "
+        "encodings. The nulls say that every model fails at the trained length, or where the other encodings do on "
+        "average. Holds if the error is below that of both nulls over seeds (95 % intervals, Student's t), in part if "
+        f"below one and above none, not shown if undecided; {THREE}",
         forecast_length,
         CONFIDENCE,
     ),
@@ -622,9 +617,10 @@ CLAIMS = (
         "question",
         "New angles harm RoPE models more than additional keys do.",
         "not studied",
-        "rise of the loss of the same tokens: the older half of a window put back by 7 trained lengths, minus 7 "
-        "windows of other texts' keys at positions within the trained length (some next to the query: not their number "
-        f"alone is new), RoPE, base 10⁴, seed by seed; {DECIDED}",
+        "two rises of the loss of the same tokens, the first minus the second. First: the older half of a window is "
+        "moved back by 7 trained lengths. Second: keys of 7 windows of other texts stand at positions within the "
+        "trained length; some stand next to the query, so more than their number is new. RoPE, base 10⁴, seed by "
+        f"seed; {DECIDED}",
         angles_or_number,
         CONFIDENCE,
     ),
@@ -643,9 +639,8 @@ CLAIMS = (
         "question",
         "The two scores are negatively correlated at other widths and on prose too.",
         "not studied",
-        "median r over seeds at widths 256 and 768, and of models of docstrings. Holds if at most −0.5 in "
-        "each, in part "
-        "if negative in each",
+        "median r over seeds at widths 256 and 768, and of models of docstrings. Holds if at most −0.5 in each, in "
+        "part if negative in each",
         same_at_other_sizes,
     ),
 )

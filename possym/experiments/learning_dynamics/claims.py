@@ -287,7 +287,8 @@ def with_purity(task: str):
         if pd.isna(row["correlation"]):
             known = f"{row['seeds']} of {row['seeds'] + row['without']} seeds have both steps"
             return not_testable(f"no correlation: too few seeds, or steps that do not vary; {known}")()
-        measured = f"rank correlation {row['correlation']:.2f}, lag {row['lag']:+,.0f} steps"
+        lag = f"step of purity minus step of learning, median {row['lag']:+,.0f}"
+        measured = f"rank correlation {row['correlation']:.2f}; {lag}"
         words = f"95 % interval {row['low']:.2f} to {row['high']:.2f}; shuffled seeds stay below {row['shuffled']:.2f}"
         more = row["correlation"] > row["shuffled"]
         verdict = judge(row["low"] > 0 and more, more, undecided=not more and row["low"] <= 0 <= row["high"])
@@ -298,20 +299,17 @@ def with_purity(task: str):
 
 
 CRITERION_STEP = (
-    f"a hop count is learnt at its first evaluation with accuracy of at least {LEVEL:g}. Holds if the paper's "
-    "step lies "
-    f"within the range over seeds, widened by {STEP_READING} for reading a plot; in part if the median is "
-    "within a factor "
-    "of two"
+    f"a hop count is learnt at its first evaluation with accuracy of at least {LEVEL:g}. Holds if the paper's step "
+    f"lies within the range over seeds, widened by {STEP_READING} for reading a plot; in part if the median is within "
+    "a factor of two"
 )
 CRITERION_BEST = (
     "the step of the best accuracy. Holds if the paper's lies within the range over seeds, widened by "
     f"{STEP_READING} for reading a plot; in part if the median is within a factor of two"
 )
 CRITERION_COUNT = (
-    "a head is pure if one score is at least 1 − γ and the other at most γ from some evaluation to the end. "
-    "Holds if the "
-    "paper's count lies within the range over seeds; in part if the mean is within 2 heads of it"
+    "a head is pure if one score is at least 1 − γ and the other at most γ from some evaluation to the end. Holds if "
+    "the paper's count lies within the range over seeds; in part if the mean is within 2 heads of it"
 )
 
 
@@ -394,9 +392,8 @@ CLAIMS = (
         "Fig. 2",
         "1-hop number sequences are learnt before the letter task.",
         "≈ 2,000 before ≈ 3,000",
-        f"learnt is an accuracy of at least {LEVEL:g}. Holds if the number task's first hop comes before all "
-        "hop counts of "
-        f"the letter task in every seed; {MOST}",
+        f"learnt is an accuracy of at least {LEVEL:g}. Holds if the number task's first hop comes before all hop "
+        f"counts of the letter task in every seed; {MOST}",
         first_task,
         CONFIDENCE,
         changed=MOST_BEFORE,

@@ -68,10 +68,10 @@ CLAIMS = (
         "In other settings too, models of the letter task keep their accuracy to greater lengths than models of the "
         "number task.",
         "not studied",
-        f"models that answer {percent(LEARNT)} or more at training length, in every setting in which some do on both "
-        "tasks; a model's point is the length where accuracy first falls below 90 %. Holds if in all these settings "
-        "the letter task's shortest point lies beyond the number task's longest; in part if in most its median does; "
-        "not testable if there is no such setting",
+        f"models that answer {percent(LEARNT)} or more at training length, in every setting that has such models of "
+        "both tasks; a model's point is the length where accuracy first falls below 90 %. Holds if in all these "
+        "settings the letter task's shortest point lies beyond the number task's longest; in part if in most settings "
+        "its median point lies beyond the number task's; not testable if there is no such setting",
         letter_goes_further,
         SEED_RANGE,
         changed="the criterion is as it was; the statement said “far greater lengths”, and the criterion asks for no "
@@ -82,10 +82,11 @@ CLAIMS = (
         f"after {papers()['P2']['arxiv']}, Fig. 5B",
         "In other settings, too, the forecast ranks the models of one setting by the length they reach.",
         "not studied",
-        "models that have learnt their task and fall below 90 % at the lengths run, by setting and task with at least "
-        "four of them; Spearman's rank correlation of forecast and measured length within each, and the mean of these. "
-        f"p by permuting forecasts within settings, one-sided. Holds if the mean is {RANK} or more with p < 0.05; in "
-        "part if p < 0.05; not shown otherwise; not testable without such a setting",
+        "models that have learnt their task and fall below 90 % at the lengths run, in every setting and task with at "
+        "least four such models. Spearman's rank correlation of forecast and measured length within each setting and "
+        "task, and the mean of these correlations; p by permuting forecasts within settings, one-sided. Holds if the "
+        f"mean is {RANK} or more with p < 0.05; in part if p < 0.05; not shown otherwise; not testable without such a "
+        "setting",
         forecast_ranks,
         EXTENT,
     ),

@@ -266,13 +266,13 @@ def table_claim(task: str) -> Claim:
     return claim(
         f"{task}-table1",
         "Table 1",
-        f"On the {task} task layers 0 to 11 have these dominant frequency IDs.",
+        f"On the {task} task layers 0 to 11 have the dominant frequency IDs of the paper's table.",
         ", ".join(map(str, value)),
         "the paper does not say how its average is weighted, so four weightings are tried and the one that agrees in "
-        f"most layers counts. A layer agrees if the paper's ID lies within the range over seeds, widened by {READING}. "
-        "The null is one ID for all layers: the best one, with ranges as wide and the weighting that suits it. "
-        "Holds if every layer agrees; in part if half of them do and more than under the null; not shown if half do, "
-        "but no more than under the null",
+        "most layers counts. A layer agrees if the paper's ID lies within the range over seeds, widened by "
+        f"{READING}. The null gives all layers one ID: the best one, with the same widths of range and the weighting "
+        "that suits it. Holds if every layer agrees; in part if half of them do and more than under the null; not "
+        "shown if half do, but no more than under the null",
         table_one(task),
         changed="half of the layers were enough to hold in part, whatever one ID for all layers would reach",
     )

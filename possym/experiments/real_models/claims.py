@@ -278,18 +278,18 @@ TESTED = (
     "(whole layers permuted); does not hold if the interval lies in the other direction; else not shown"
 )
 ONE_TEST = "it held in part if one of the two tests said so, whatever the interval held"
-LARGE = "over the quarter with the largest logits of {} planes, all heads"
+LARGE = "of {} planes of all heads, the quarter with the largest logits counts. Measured is"
 AREA = (
-    "the area under the curve of the lead on repeated random tokens, of the heads identified on other such sequences "
-    "against all other heads; 95 % intervals from resampling whole layers. Holds if they lie above 0.5 in both forms "
-    "of "
-    "the score; in part if in one; not shown if both contain 0.5"
+    "the heads are identified on sequences of repeated random tokens, and scored on others. The area under the ROC "
+    "curve says how well the lead toward their side (the difference of the two scores) tells them from all other "
+    "heads; 95 % intervals from resampling whole layers. Holds if the intervals lie above 0.5 in both forms of the "
+    "score; in part if in one; not shown if both contain 0.5"
 )
 MATCHED = (
-    "how much of the attention that defines these heads is lost without the band, on sequences other than those that "
-    "identified them, compared with what is lost without random sets of frequencies whose logits in these heads are as "
-    "large, within 5 %. The band counts as one of the sets. Holds if as much is lost without at most 5 % of the sets; "
-    "not shown if without at most 95 %"
+    "silencing the band takes away some of the attention that defines these heads, on sequences other than those that "
+    "identified them. It is compared with silencing random sets of frequencies whose logits in these heads are as "
+    "large, within 5 %. The band counts as one of the sets. Holds if at most 5 % of the sets take away as much; not "
+    "shown if at most 95 % do"
 )
 CLAIMS = (
     claim(
@@ -330,10 +330,10 @@ CLAIMS = (
         "section 4, by frequency",
         "Low frequencies score symbolic.",
         "symbolic",
-        f"{LARGE.format('the slowest third of the')}, the median lead (symbolic less positional), its 95 % interval "
-        "from resampling whole layers. Holds if the interval lies at or above 0.1 and above the lead of every model of "
-        "random weights, and the median symbolic score is at least 0.9; in part if it lies above 0 and above random "
-        "weights; does not hold if it lies below 0; else not shown",
+        f"{LARGE.format('the slowest third of the')} the median lead (symbolic less positional score), with a 95 % "
+        "interval from resampling whole layers. Holds if the interval lies at or above 0.1 and above the lead of "
+        "every model of random weights, and the median symbolic score is at least 0.9; in part if it lies above 0 and "
+        "above random weights; does not hold if it lies below 0; else not shown",
         slow_symbolic,
         CONFIDENCE,
         changed="over all planes of the slowest third, whatever their logits: holds if the median symbolic score is at "
@@ -344,10 +344,10 @@ CLAIMS = (
         "section 4, by frequency",
         "Middle to high frequencies score positional.",
         "positional",
-        f"{LARGE.format('the middle and of the fastest third of the')}, the median lead (symbolic less positional) of "
-        "each third, its 95 % interval from resampling whole layers. Holds if both intervals lie at or below −0.1 and "
-        "below the lead of every model of random weights; in part if one lies below 0 and below random weights; does "
-        "not hold if one lies above 0, whatever the other; else not shown",
+        f"{LARGE.format('the middle and of the fastest third of the')} the median lead (symbolic less positional "
+        "score) of each third, with a 95 % interval from resampling whole layers. Holds if both intervals lie at or "
+        "below −0.1 and below the lead of every model of random weights; in part if one lies below 0 and below random "
+        "weights; does not hold if one lies above 0, whatever the other; else not shown",
         fast_positional,
         CONFIDENCE,
         changed="over all planes of both thirds, whatever their logits: holds if the median positional score exceeds "
@@ -359,11 +359,12 @@ CLAIMS = (
         "The very highest frequencies score both, since their attention is uniform.",
         "both high",
         "over all heads: holds if both medians of frequency ID 1 are at least 0.9, and its median logits are the "
-        "smallest, since small logits are what makes attention uniform; in part if the medians are",
+        "smallest, since small logits are what makes attention uniform; in part if only the former",
         fastest_both,
         changed="first: holds if both medians are at least 0.9, in part if one is. Changed after that held: the lower "
-        "of them had to lie at least 0.1 above the lower one of the fast, the middle and the slow third of the planes, "
-        "with the smallest logits; in part if above at all. The sentence says nothing of other planes",
+        "of the two medians had to lie at least 0.1 above the lower median of every third of the planes (fast, middle, "
+        "slow), and the logits had to be the smallest; in part if above at all. Given up, since the sentence says "
+        "nothing of other planes",
     ),
     claim(
         "real-keys-gather",
@@ -391,12 +392,13 @@ CLAIMS = (
     ours(
         "real-temperature",
         "after 2511.11579, section 3, the temperature",
-        "At the absolute τ used here, all swaps of statements weigh alike; at a small τ, the correlation differs.",
+        "At the absolute τ used here, all swaps of statements weigh alike; at a small τ, the two scores are correlated "
+        "differently.",
         "not studied",
-        "on the reference task, the effective number of swaps, mean over heads and prompts, and r over heads. Holds if "
-        f"at least 99 % of all swaps count and r at the smallest τ differs by {MARGIN:g} or more; in part if r does "
-        "and at least half of all swaps count. The 99 % were set when nearly all swaps were known to count, the "
-        f"{MARGIN:g} when both r were known",
+        "on the reference task we measure the effective number of swaps, mean over heads and prompts, and r over "
+        f"heads. Holds if at least 99 % of all swaps count and r at the smallest τ differs by {MARGIN:g} or more; in "
+        "part if r does and at least half of all swaps count. The 99 % were set when nearly all swaps were known to "
+        f"count, the {MARGIN:g} when both r were known",
         temperature,
         changed="the swaps alone: 99 % of them, a threshold that was set when 2,015.9 of 2,016 was known. The second "
         "half of the sentence was not judged",

@@ -22,8 +22,8 @@ OURS = ("p2_theorem_3_1_floating_point", "p2_theorem_3_2_gap")
 # Repaired only by a condition that takes the place of the statement's own, so that nothing of the statement is left.
 NOT_REPAIRED = ("p2_theorem_3_2_gap",)
 CHANGED = {
-    "p2_theorem_3_1_index": "the criterion is as it was; the statement did not say at every length, which was added "
-    "after its result was seen",
+    "p2_theorem_3_1_index": "the criterion is as it was; “at every length” was added to the statement after its result "
+    "was seen",
     "p2_theorem_3_2_gap": "it held in part, since the answers are right under another condition than that of the "
     "statement; and it counted as a theorem of the paper, though the sentence is this book's reading of what the "
     "bound is used for",
@@ -47,7 +47,8 @@ def audited(check: Check) -> Claim:
     """Return a statement of the audit as a claim; what no paper states is a question of ours."""
     ours = check.name in OURS
     criterion = (
-        f"holds if a search finds no counterexample. Another statement is true instead: {check.conditions}"
+        "holds if a search finds no counterexample. What it says of the gap is true under another condition: "
+        f"{check.conditions}"
         if check.name in NOT_REPAIRED
         else "holds if a search finds no counterexample; in part if it finds none once a condition is added under "
         f"which the statement still says something. Condition: {check.conditions}"
@@ -85,8 +86,8 @@ def retrieval_keeps_its_gap(study: Study) -> Measurement:
     index = study.tables["index"].query("theta == 0.8 and n <= 100").iloc[-1]
     retrieval = study.tables["retrieval"].query("theta == 0.0027 and alphabet == 8 and n <= 100").iloc[-1]
     return Measurement(
-        f"gap at n = {retrieval['n']:.0f}, worst input: Retrieval {retrieval['margin']:.4f}, "
-        f"Index {index['smallest']:.5f}; but a query that keeps itself {retrieval['integer_margin']:.1e}",
+        f"gap at n = {retrieval['n']:.0f}, worst input: Retrieval {retrieval['margin']:.4f}, Index "
+        f"{index['smallest']:.5f}; but Retrieval, of a query that keeps itself, {retrieval['integer_margin']:.1e}",
         "exact, all inputs",
         judge(
             min(retrieval["margin"], retrieval["integer_margin"]) > index["smallest"],

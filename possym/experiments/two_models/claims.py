@@ -168,9 +168,10 @@ TESTED = (
 )
 TOKENS = "binding, 64 pairs, tokens moved and the first held, scale-free form, mean lead (symbolic less positional)"
 AREA = (
-    "the area under the curve of the lead on repeated random tokens, of the ten heads that the definition "
-    "({}) ranks first on other prompts, against all other heads; 95 % intervals from resampling whole layers. Holds if "
-    "they lie above 0.5 in both models; in part if in one and not below in the other; not shown if both contain 0.5"
+    "the ten heads are those that the definition ranks first on other prompts ({}). The area under the ROC curve says "
+    "how well the lead toward their side (the difference of the two scores), on repeated random tokens, tells them "
+    "from all other heads; 95 % intervals from resampling whole layers. Holds if the intervals lie above 0.5 in both "
+    "models; in part if in one and not below in the other; not shown if both contain 0.5"
 )
 
 
@@ -227,8 +228,8 @@ CLAIMS = (
         "In Gemma 3 270M, layers with full attention are more symbolic than layers with a sliding window, on prompts "
         "that fit into the window.",
         "not studied",
-        f"{TOKENS} of full layers less that of sliding ones. Exact test: p is the share of all choices of as many "
-        "layers that give as large a gap, in either direction. Holds if p ≤ 0.05 and full layers lead, by "
+        f"{TOKENS} of full layers less that of sliding ones. Exact test: p is the share of all ways to call as many "
+        "layers full that give as large a gap, in either direction. Holds if p ≤ 0.05 and full layers lead, by "
         "statements as blocks too; in part if by tokens alone; not shown if p > 0.05; else does not hold",
         full_symbolic,
         CONFIDENCE,
@@ -239,10 +240,10 @@ CLAIMS = (
         "The full layers of Gemma 3 270M are more symbolic because of their base of 10⁶: with the two bases swapped, "
         "the difference is gone.",
         "not studied",
-        f"{TOKENS}: the gap between full and sliding layers with their own bases less that with swapped ones, in the "
-        "trained model, nothing trained again. Holds if its 95 % interval, layers drawn as wholes within each kind, "
-        "lies above 0 and at most half of the gap is left, in either direction; in part if the interval alone; not "
-        "shown if it contains 0 or there is no gap; else does not hold",
+        f"{TOKENS}. Measured is the change of the gap between full and sliding layers: with their own bases less with "
+        "swapped ones, nothing trained again. Its 95 % interval draws layers as wholes within each kind. Holds if the "
+        "interval lies above 0 and at most half of the gap is left, in either direction; in part if only the interval "
+        "lies so; not shown if it contains 0 or there is no gap; else does not hold",
         base_makes_it,
         CONFIDENCE,
     ),
@@ -258,8 +259,9 @@ CLAIMS = (
         "The heads that copy a needle (retrieval) and those through which a question attends to it (query-focused "
         "retrieval) are the same, in both models.",
         "not studied",
-        "of the ten heads that each definition ranks first. Holds if at least half are in common in both models; in "
-        "part if more are than by chance, p ≤ 0.05 by the hypergeometric distribution, in both; else does not hold",
+        "compares the ten heads that each definition ranks first. Holds if they share at least half in both models; in "
+        "part if they share more than by chance in both, p ≤ 0.05 by the hypergeometric distribution; else does not "
+        "hold",
         same_retrieval_heads,
     ),
 )
