@@ -87,8 +87,8 @@ def exclusion(study: Study) -> Finding:
     return Finding(
         "No head does both",
         f"{beyond} of {len(ratio):,}",
-        "heads tried break the bound: a head of both kinds must rate all words nearly alike. The proof takes three "
-        "lines.",
+        "heads tried contradict the theorem: a head that is nearly both kinds rates all words nearly alike. The proof "
+        "takes three lines.",
         "chapters/02-exclusion-principle.md#figure-room-in-the-bound",
         bars + wall,
         f"Histogram of how much the logits of {len(ratio):,} heads vary, as a share of the bound: none is beyond 1.",
@@ -118,8 +118,8 @@ def angles(study: Study) -> Finding:
     return Finding(
         "Fast angles count, slow ones find",
         f"{right} of {all_learnt}",
-        "RoPE angles with which a head learns its task make it the predicted kind: positional to count, symbolic to "
-        "find.",
+        "RoPE angles that let a head learn its task give it the predicted kind: positional for counting, symbolic for "
+        "finding.",
         "chapters/05-canonical-tasks.md#figure-accuracy-by-angle",
         lines,
         "Accuracy by frequency: counting positions works at fast frequencies, finding contents at slow ones.",
@@ -148,8 +148,8 @@ def training(study: Study) -> Finding:
     return Finding(
         "Training grows the heads a task needs",
         f"{number['positional']:.1f} against {letter['positional']:.1f}",
-        "of 12 heads, on average, end purely positional on number and letter task, "
-        f"{number['symbolic']:.1f} against {letter['symbolic']:.1f} purely symbolic.",
+        "of 12 heads, on average, end purely positional: number task against letter task. "
+        f"Purely symbolic are {number['symbolic']:.1f} against {letter['symbolic']:.1f}.",
         "chapters/07-learning-dynamics.md#figure-heads-in-the-plane",
         trails + dots,
         "Paths of heads in the plane of both scores, from the corner where both are high to the two pure corners.",
@@ -172,10 +172,10 @@ def length(study: Study) -> Finding:
         color=task_color(list(TASKS.values())),
     )  # fmt: skip
     return Finding(
-        "One falls early and steeply, one slides",
+        "The number task drops early, the letter task slides",
         f"{median['number']:.0f} against {median['letter']:.0f}",
-        "tokens until accuracy drops below 90%, on number and letter task. Short inputs predict the number "
-        "task's length in part, but not the letter task's.",
+        "tokens until accuracy drops below 90%: number task against letter task. Short inputs predict this length in "
+        "part for the number task, not for the letter task.",
         "chapters/10-length-generalization.md#figure-accuracy-by-length",
         lines,
         "Accuracy by length of input: the number task falls early and far, the letter task later.",
@@ -204,8 +204,8 @@ def language_model(study: Study) -> Finding:
     return Finding(
         "A small language model has both kinds",
         f"{area['previous-token']:.0%} and {area['induction']:.0%}",
-        "of pairs: a head that looks one token back is more positional than another head; one that copies "
-        "(induction head) is more symbolic.",
+        "tell how often a head that looks one token back is more positional than another head, and a head that copies "
+        "(induction head) more symbolic.",
         "chapters/13-profiling-real-models.md#figure-known-heads",
         dots,
         "Heads of a language model by both scores: previous-token heads lie low right, induction heads high left.",

@@ -23,7 +23,7 @@ REPLICATION, THEOREM, OWN_CODE, REREADING, OWN_QUESTION = KINDS
 COUNTED = (REPLICATION, THEOREM)  # the kinds that speak for or against a paper
 INTERVALS = {
     "none": "no interval",
-    "extent": "no interval; the number of cases examined",
+    "number of cases": "no interval; how many cases were examined",
     "95 % interval": "Wilson's for a share; otherwise the criterion names the method",
     "range over seeds": "the smallest and largest value over models that differ in their seed",
     "range over heads and seeds": "the smallest and largest value over all heads of all models",

@@ -121,7 +121,7 @@ def p1_theorem_2() -> Found:
     "Theorem 3",
     "One purely positional head with a single RoPE angle solves Index.",
     "mθ is no multiple of 2π for 1 ≤ m < n (θ = π/n will do)",
-    "H_POS on every input, hard attention; A = 0 on relocated logits",
+    "the paper's head H_POS on every input, hard attention; A = 0 on its relocated logits",
     "n = 1 … 6, 2 and 3 symbols, all questions; θ = π/n and 1",
 )
 def p1_theorem_3() -> Found:
@@ -147,7 +147,7 @@ def p1_theorem_3() -> Found:
     P1,
     "Theorem 4",
     "No purely positional head solves Retrieval.",
-    "as printed: identity values, a projection as F, one-hot embeddings; at least two keys",
+    "as printed: identity values, a projection as activation F, one-hot embeddings; at least two keys",
     "one input for each position of the answer; random positional heads",
     "n = 2 … 6, 200 heads each",
 )
@@ -173,7 +173,7 @@ def p1_theorem_4() -> Found:
     "Theorem 5",
     "A purely symbolic head without positions (NoPE) solves Retrieval.",
     "the asked symbol stands in the keys with one attribute",
-    "H_SYM on every valid input, hard attention, and softmax with β just over ln(n − 1); B = 0",
+    "the paper's head H_SYM on every valid input, hard attention, and softmax with β just over ln(n − 1); B = 0",
     "n = 1 … 4, 2 symbols, 2 attributes; 3 × 2 up to n = 3",
 )
 def p1_theorem_5() -> Found:

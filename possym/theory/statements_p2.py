@@ -182,7 +182,7 @@ def p2_theorem_3_1_symbolic() -> Found:
     "Lemma F.1",
     "With a large enough β a softmax gives hard attention's answer, for lengths up to n₀.",
     "a positive smallest margin; β > ln(n − 1)/margin suffices",
-    "bisection on running heads, against the exact β, against ln(n − 1)/margin",
+    "smallest β by bisection on running heads, compared with the exact β and with ln(n − 1)/margin",
     "Index θ = 0.8, n = 2, 3, 8, 24, the worst input of every query value; Retrieval θ = 0.0027, |ALPH| = 3, "
     "n = 2 … 4, every proper input with a letter–letter query",
 )
@@ -220,8 +220,8 @@ def p2_lemma_f1() -> Found:
     "Theorem 3.2",
     "Δ_Index(n) ≤ min{1 − cos θ, 2π²/n²} and Δ_Retrieval(n) ≤ 1 − cos(ω − nθ), Δ the largest discrepancy over inputs "
     "(definition 3.1 as printed).",
-    "Index while nθ ≤ 2π, where 2π²/n² says nothing, or with ⌊n/2⌋ + 1 in place of n; Retrieval only for θ = 0 and "
-    "three letters, where no letter is farther than ω",
+    "for Index: nθ ≤ 2π, where 2π²/n² says nothing, or ⌊n/2⌋ + 1 in place of n; for Retrieval: θ = 0 and three "
+    "letters, where no letter is farther than ω",
     "exact gaps for every query value of Index; exact extremes over all inputs of Retrieval with one matching key",
     "Index: n = 2 … 200, θ = 0.1 to 3.1 in steps of 0.1, and 0.866; Retrieval: |ALPH| = 3, 4, 8; n = 2, 3, 4, 6, 10, "
     "20; θ = 0, 0.01, 0.1, 0.5, 0.9 times ω/(2n − 1)",
@@ -390,7 +390,7 @@ def p2_remark_3_1_symbolic() -> Found:
     "Remark 3.1, positional",
     "A purely positional head cannot compute Retrieval.",
     "values are the identity (no linear map, no residual that reads the query's token)",
-    "2511.11579's theorem 4's inputs for identity values; a positional head with other values on every proper input",
+    "for identity values the inputs of theorem 4 of 2511.11579; for others a positional head on every proper input",
     "identity: n = 3 … 6, 200 heads each; other values: 2 letters, 2 integers, n = 2 … 4",
 )
 def p2_remark_3_1_positional() -> Found:

@@ -359,7 +359,7 @@ def borders(accuracy: pd.DataFrame, planes: int) -> alt.FacetChart:
     )
     at = [(n, half_way(found[found["length"] == n])) for n in lengths]
     title = "; ".join(
-        f"at {n} tokens Index goes down to ID {slow} and Retrieval up to ID {fast}" for n, (slow, fast) in at
+        f"at {n} tokens Index works up to ID {slow} and Retrieval from ID {fast} on" for n, (slow, fast) in at
     )
     title = f"{title[0].upper()}{title[1:]} ({planes_words(planes)})"
     return (

@@ -72,7 +72,9 @@ def index_fast(study: Study) -> Measurement:
     from_fastest = bool(ids) and learnt.tolist() == sorted(learnt, reverse=True)
     best = words(table.loc[table["mean"].idxmax()])
     return Measurement(
-        learnt_words(study, INDEX, f"{slow} of these {len(ids)} lie in the slower half of the grid; best {best}"),
+        learnt_words(
+            study, INDEX, f"{slow} of these {len(ids)} lie in the slower half of the grid; best accuracy {best}"
+        ),
         "",
         judge(from_fastest and not slow, bool(ids) and not slow),
         (estimate(table.loc[table["mean"].idxmax()]),),
@@ -89,7 +91,9 @@ def retrieval_slow(study: Study) -> Measurement:
     slow = bool(ids) and not any(0 < i <= GRID // 4 for i in ids)
     best = words(table.loc[table["mean"].idxmax()])
     return Measurement(
-        learnt_words(study, RETRIEVAL, f"{fast} of these {len(ids)} lie in the faster half of the grid; best {best}"),
+        learnt_words(
+            study, RETRIEVAL, f"{fast} of these {len(ids)} lie in the faster half of the grid; best accuracy {best}"
+        ),
         "",
         judge(to_slowest and not fast, slow),
         (estimate(table.loc[table["mean"].idxmax()]),),
@@ -138,7 +142,7 @@ def with_two_angles(study: Study) -> Measurement:
     row = table.loc[table["mean"].idxmax()]
     return Measurement(
         f"best second angle is {sweep.best_words(table, 'second_id')}",
-        words(row),
+        f"accuracy {words(row)}",
         judge(row["low"] >= LEARNT, row["mean"] >= LEARNT - 0.1),
         (estimate(row),),
     )
@@ -220,8 +224,8 @@ def plane(study: Study) -> Measurement:
         f"{name(best)}: resultant of keys {rows['keys'].mean():.2f}, of queries {rows['queries'].mean():.2f} "
         f"(T_Index: {rows['construction'].mean():.2f}), of queries turned by "
         f"their distance {rows['turned'].mean():.2f}",
-        f"lowest keys {rows['keys'].min():.2f}, queries {rows['queries'].min():.3f} to {rows['queries'].max():.3f}, "
-        f"lowest turned {rows['turned'].min():.2f} over {len(rows)} seeds",
+        f"over {len(rows)} seeds keys at least {rows['keys'].min():.2f}, queries {rows['queries'].min():.3f} to "
+        f"{rows['queries'].max():.3f}, turned queries at least {rows['turned'].min():.2f}",
         judge(bool((gathered & spread).all()), bool((gathered & (spread | as_built)).mean() > 0.5)),
         tuple(seed_range(rows[column], "mean") for column in ("keys", "queries", "turned")),
     )

@@ -120,7 +120,7 @@ def learnt_words(accuracy: pd.DataFrame, **wanted: object) -> str:
 
     >>> table = pd.DataFrame({"step": 9, "first_id": [1, 2, 5, 7, 0], "accuracy": [0.9, 1, 0.5, 1, 1]})
     >>> learnt_words(table), learnt_words(table[table["first_id"] == 5])
-    ('IDs 1 to 2, 7 to NoPE', 'no angle')
+    ('IDs 1 to 2, 7 to NoPE', 'none of the angles')
     """
     found = by_angle(accuracy, **wanted)
     names = ["NoPE" if i == 0 else str(i) for i in found["first_id"]]
@@ -130,7 +130,7 @@ def learnt_words(accuracy: pd.DataFrame, **wanted: object) -> str:
         if is_learnt:
             runs.append(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}")
     if not runs:
-        return "no angle"
+        return "none of the angles"
     if runs == ["NoPE"]:
         return "NoPE"
     return f"{'ID' if len(runs) == 1 and ' ' not in runs[0] else 'IDs'} {', '.join(runs)}"

@@ -36,8 +36,8 @@ def cliff_and_slope(accuracy: pd.DataFrame, leads: pd.DataFrame, looks: pd.DataF
     at = slider_over("at", [f"{length:,}" for length in lengths], start, "Length (tokens)")
     chosen = f"{lengths}[at]"
     titles = {
-        index: f"At {length:,} tokens the number task is right on {percent(middle(curves, 'number', length))}, "
-        f"the letter task on {percent(middle(curves, 'letter', length))}"
+        index: f"Right answers at {length:,} tokens: {percent(middle(curves, 'number', length))} on the number task, "
+        f"{percent(middle(curves, 'letter', length))} on the letter task"
         for index, length in enumerate(lengths)
     }
     return (
@@ -52,8 +52,9 @@ def cliff_and_slope(accuracy: pd.DataFrame, leads: pd.DataFrame, looks: pd.DataF
         .properties(
             title=alt.Title(
                 dynamic_title("at", titles),
-                subtitle=f"Left: the {HANDS} fastest planes; a far key looks right where hands are back at the mark. "
-                "Middle: attention of letter heads on the last 17 tokens, as many as in training, and before them",
+                subtitle=f"Left: the {HANDS} pairs of dimensions that RoPE turns fastest; a far key looks right where "
+                "hands are back at the mark. Middle: attention of the letter task's heads to the last 17 tokens (the "
+                "window, as long as inputs in training) and to those before",
             ),
             description="Three panels over one slider of length: a clock of the fastest planes, the attention "
             "of symbolic heads inside and before the window, and accuracy by length for both tasks. "

@@ -82,7 +82,8 @@ def chosen_weights(study: Study) -> Measurement:
     return Measurement(
         f"{choice.weighting}, τ = {choice.temperature:g}: error at most {choice.worst:.2f}; the best other form "
         f"that withstands sinks: {others:.2f}",
-        f"{len(study.tables['cells'].drop_duplicates(['kind', 'keys', 'sink']))} cells of kind, keys and sink",
+        f"{len(study.tables['cells'].drop_duplicates(['kind', 'keys', 'sink']))} combinations of kind, number of keys "
+        "and sink",
         judge((choice.weighting, choice.temperature) == default),
     )
 
@@ -98,7 +99,7 @@ CLAIMS = (
         "Theorem 3, construction",
         "A head whose keys all have one content is purely positional, whatever the query.",
         "A = 0",
-        "holds if A is below 1e-20 of B, float64's rounding, for every random head",
+        "holds if A < 1e-20·B for every random head, which allows for the rounding of float64",
         lambda: one_content(random_logits(one_content=True)),
         EXTENT,
     ),
@@ -107,7 +108,7 @@ CLAIMS = (
         "Theorem 5",
         "A head without rotation (NoPE) is purely symbolic, whatever its contents.",
         "B = 0",
-        "holds if B is below 1e-20 of A, float64's rounding, for every random head",
+        "holds if B < 1e-20·A for every random head, which allows for the rounding of float64",
         lambda: no_rotation(random_logits(rotating=False)),
         EXTENT,
     ),
@@ -143,8 +144,8 @@ CLAIMS = (
         "after 2605.31558, appendix D",
         "With the papers' weights, a head's scores do not depend on its attention to keys that never move.",
         "not studied",
-        "holds if no known head's score moves by more than 0.01 as a sink grows, at τ = 1e-4 and at 0.1; "
-        "in part at one of them",
+        "holds if, as a sink grows, no score of a head of known kind moves by more than 0.01, neither at τ = 1e-4 nor "
+        "at 0.1; in part if this is so at one of the two",
         withstands_sinks,
         EXTENT,
     ),
@@ -153,8 +154,8 @@ CLAIMS = (
         "after 2605.31558, appendix D",
         "The library weighs swaps in the way that errs least on heads of known kind.",
         "not studied",
-        "holds if, of the weightings that withstand sinks, the default has the smallest worst-case error, "
-        "the mean deciding ties within 0.01",
+        "holds if the default is the weighting chosen: of those that withstand sinks, and whose worst-case error is "
+        "within 0.01 of the smallest, the one with the smallest mean error",
         chosen_weights,
         EXTENT,
         kind=OWN_CODE,

@@ -50,8 +50,8 @@ def audited(check: Check) -> Claim:
         "holds if a search finds no counterexample. What it says of the gap is true under another condition: "
         f"{check.conditions}"
         if check.name in NOT_REPAIRED
-        else "holds if a search finds no counterexample; in part if it finds none once a condition is added under "
-        f"which the statement still says something. Condition: {check.conditions}"
+        else "holds if a search finds no counterexample; in part if an added condition removes all counterexamples and "
+        f"leaves the statement something to say. Condition: {check.conditions}"
     )
     return Claim(
         id=check.name.replace("_", "-"),

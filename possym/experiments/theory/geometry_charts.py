@@ -127,7 +127,7 @@ def wavelengths() -> alt.LayerChart:
         .add_params(*params)
         .properties(
             title=alt.Title(
-                "Scaling slows planes, so that no more of them make a full turn within the input",
+                "Scaling slows planes, so that fewer of them make a full turn within the input",
                 subtitle=f"Width {dim}; small, grey: without scaling; green: length of the input; dashed: in training",
             ),
             height=320,

@@ -35,10 +35,13 @@ def test_accuracy_by_angle_names_what_is_learnt_and_runs_from_fast_to_nope(table
     found = titles_at_every_setting(chart)
     for (planes, maps), title in found.items():
         assert title.startswith(f"Learnt to 90 % with {planes} and {maps}: ")
-    assert "Index with IDs 1 to 7; Retrieval with IDs 10 to NoPE; Partial induction with no angle" in title_of(chart)
+    assert (
+        "Index with IDs 1 to 7; Retrieval with IDs 10 to NoPE; Partial induction with none of the angles"
+        in title_of(chart)
+    )
     weak = tables["accuracy"].assign(accuracy=lambda t: t["accuracy"].where(t["piece"] != "fixed-maps", 0.5))
     chart_of_weak = charts.accuracy_by_angle(weak)
-    assert "Index with no angle" in title_of(chart_of_weak, maps="fixed maps")
+    assert "Index with none of the angles" in title_of(chart_of_weak, maps="fixed maps")
     assert "Index with IDs 1 to 7" in title_of(chart_of_weak, maps="learnt maps")
     assert x_order(chart) == [*[str(i) for i in IDS if i], "NoPE"]
     rows = [r for r in data_of(chart) if (r["task"], r["first_id"], r["planes"]) == ("Index", 3, 16)]
@@ -132,7 +135,7 @@ def test_planes_and_borders_keep_their_groups_apart():
         ("128 tokens", 1, 0.1),
         ("128 tokens", 0, 0.3),
     }
-    assert "At 32 tokens Index goes down to ID 1 and Retrieval up to ID 1; at 128 tokens" in title_of(chart)
+    assert "At 32 tokens Index works up to ID 1 and Retrieval from ID 1 on; at 128 tokens" in title_of(chart)
 
 
 def test_accuracy_over_training_names_the_first_step(tables):

@@ -45,7 +45,7 @@ def test_learnt_angles_in_words_are_runs_of_neighbours():
     assert sweep.learnt_words(table({0: 0.95, 1: 0.95, 2: 0.85, 28: 0.9, 30: 0.9})) == "IDs 1, 28 to NoPE"
     assert sweep.learnt_words(table({0: 0.95, 1: 0.3})) == "NoPE"
     assert sweep.learnt_words(table({0: 0.3, 1: 0.95})) == "ID 1"
-    assert sweep.learnt_words(table({0: 0.3, 1: 0.3})) == "no angle"
+    assert sweep.learnt_words(table({0: 0.3, 1: 0.3})) == "none of the angles"
 
 
 def test_short_keys_are_counted_against_the_median_symbol():
