@@ -244,7 +244,7 @@ def p2_theorem_3_2() -> Found:
 @check(
     P2,
     "Theorem 3.2, with the smallest discrepancy",
-    "The bounds of theorem 3.2, with Δ the smallest discrepancy over inputs, which a guarantee needs.",
+    "The bounds of theorem 3.2 hold with Δ the smallest discrepancy over inputs, which a guarantee needs.",
     "for Retrieval n counts the keys before the query (length n + 1), and (2n − 1)θ < ω",
     "as for the printed definition",
     "as for the printed definition",

@@ -115,7 +115,9 @@ def in_both(
     ``values`` are the paper's for each; ``known`` says what was known when the second was written, ``changed`` what its
     criterion was; ``group`` is the one whose recall, by itself, is said beside SmolLM2's.
     """
-    needs = ALONE if probe == RECALL else f"not testable where the intact model's is below {LEAST_COUNTING} nats"
+    needs = (
+        ALONE if probe == RECALL else f"not testable where the intact model's counting is below {LEAST_COUNTING} nats"
+    )
     real = f"as before, sequence by sequence; {needs.replace(TRAINED_DEPTHS, REAL_DEPTHS)}; {known}".rstrip("; ")
     return (
         make(id, where, statements[0], values[0], f"{edit}; {needs}; {DECIDED}", asked(words, take, 1, MAIN, probe),
@@ -132,7 +134,7 @@ CLAIMS = (
         "question",
         "Windows cost less on the most positional heads than on random ones.",
         "not studied",
-        f"{HALF}, positional less random, unit by unit; {DECIDED}",
+        f"{HALF}, positional less random, seed by seed; {DECIDED}",
         rules("positional", "random"),
         CONFIDENCE,
     ),

@@ -379,7 +379,8 @@ CLAIMS = (
     own(
         "path-not-rule",
         SHORTCUT,
-        "Models of the letter task follow the path, not the shortcut of the marked target, where the two disagree.",
+        "Models of the letter task follow the path, not the shortcut rule (name the marked target), where the two "
+        "disagree.",
         NOT_STUDIED,
         f"on sequences where rule and path disagree. Holds if the path is answered in at least {FOLLOWED:.0%} of them "
         "in every seed; in part if in the median seed",
@@ -389,7 +390,7 @@ CLAIMS = (
     own(
         "rule-where-path-is-cut",
         SHORTCUT,
-        "Where the path is cut, models of the letter task give the shortcut's answer more often than chance.",
+        "Where the path is cut, models of the letter task give the shortcut rule's answer more often than chance.",
         NOT_STUDIED,
         "on sequences whose path is cut and whose rule names another target than the rest of the path. Chance is the "
         f"mean share of the targets that neither names. Holds if the rule's target is above it in every seed; {MOST}",
