@@ -169,8 +169,9 @@ CLAIMS: tuple[Claim, ...] = (
         SECTION,
         "Where a model has heads of both kinds, the positional ones are in earlier layers.",
         NOT_STUDIED,
-        f"{LEARNS}. Models count that learn the number or the mixed task and have pure heads of both kinds. Holds if "
-        f"the mean layer of the positional heads is below that of the symbolic ones in all these models; {MOST}",
+        f"{LEARNS}. Counted are models that learn the number or the mixed task and have pure heads of both kinds. "
+        "Holds if the mean layer of the positional heads is below that of the symbolic ones in all these models; "
+        f"{MOST}",
         positional_first,
         CONFIDENCE,
         changed=MOST_BEFORE,

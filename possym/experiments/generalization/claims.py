@@ -339,10 +339,10 @@ CLAIMS = (
         "As inputs grow, the discrepancy of heads that compute Index shrinks; that of heads that compute Retrieval "
         "shrinks much less.",
         "faster on the number task",
-        "heads of trained models count that at training length look at one step of the path. Their lead is the right "
-        "key's logit minus the best other one, a seed's median over sequences, heads and hops. The share is the lead "
-        "at the longest length over that at training length. Holds if the share is lower on the number task in every "
-        f"seed; {MOST}",
+        "counted are heads of trained models that at training length look at one step of the path. Their lead is the "
+        "right key's logit minus the best other one, a seed's median over sequences, heads and hops. The share is the "
+        "lead at the longest length over that at training length. Holds if the share is lower on the number task in "
+        f"every seed; {MOST}",
         leads_fall,
         SEED_RANGE,
         changed=MOST_BEFORE,
