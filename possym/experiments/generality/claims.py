@@ -104,8 +104,8 @@ def with_success(study: Study) -> Measurement:
     more = int((learnt["gained"] > learnt["drift"]).sum())
     others = models[~models["learnt"]]
     measured = (
-        f"in {more} of {len(learnt)} models that learn: {learnt['gained'].median():.0%} of the heads turn pure "
-        f"meanwhile, {learnt['drift'].median():.0%} would at a steady rate (medians)"
+        f"in {more} of {len(learnt)} models that learn; meanwhile {learnt['gained'].median():.0%} of the heads turn "
+        f"pure, and {learnt['drift'].median():.0%} would at a steady rate (medians)"
     )
     if len(others):
         measured += f"; {(others['rise'] > 0).sum()} of {len(others)} models that do not learn end with more pure heads"
@@ -149,8 +149,8 @@ CLAIMS: tuple[Claim, ...] = (
             "learns one of the tasks",
             pure_as_expected(setting),
             CONFIDENCE,
-            changed="most models of one task were enough to hold in part, and one task that no model learnt was "
-            "enough to be not testable, even if the models of the other task failed; before that, " + MOST_BEFORE,
+            changed="it held in part if most models of one task ended so, and was not testable if no model learnt one "
+            "of the tasks, even if the models of the other failed; before that, " + MOST_BEFORE,
         )
         for setting, words in IN_WORDS.items()
     ),

@@ -74,8 +74,8 @@ def readings(task: str):
             words.append(f"{point['length']:,}: {row['median']:.2f} ({row['low']:.2f} to {row['high']:.2f})")
             estimates.append(Estimate(row["median"], row["low"], row["high"]))
         return Measurement(
-            f"{sum(inside)} of {len(inside)} readings within the range over seeds, widened by {READING}"
-            + (unread if left_out else ""),
+            f"{sum(inside)} of {len(inside)} values read off the plot lie within our range over seeds, widened "
+            f"by {READING}" + (unread if left_out else ""),
             "; ".join(words),
             judge(bool(inside) and all(inside), 2 * sum(inside) >= len(inside) > 0),
             tuple(estimates),
@@ -296,14 +296,14 @@ def forecast_claims(task: str) -> tuple[Claim, Claim]:
         own(
             f"forecast-or-one-number-{task}",
             AFTER,
-            f"For a single {task} model, the forecast errs less than one number used for all models.",
+            f"For single models of the {task} task, the forecast errs less than one length used for all of them.",
             NOT_STUDIED,
             "at the main learning rate the second half of the seeds is held out, and the one number is the median "
             f"length of the first half. At each of the levels {levels} below which at least {HELD_OUT} held-out "
             "models fall, the mean over seeds of the forecast's error minus the one number's, in log10 length. p "
             "comes from a two-sided sign-flip test over seeds with Holm's correction over levels. Holds if the "
-            "forecast errs less with p < 0.05 at every level; in part if at some, and at none more; not shown if p ≥ "
-            "0.05 at every level",
+            "forecast errs less with p < 0.05 at every level; in part if at some, while at none it errs "
+            "more with p < 0.05; not shown if p ≥ 0.05 at every level",
             forecast_beats_one_number(task),
             EXTENT,
         ),
@@ -367,7 +367,7 @@ CLAIMS = (
         NOT_STUDIED,
         "all heads, at the longest length that repairs were tried at, each seed against itself. Holds if every seed "
         f"gains and the median gains at least {GAIN:g}; in part if most gain, with the 95 % interval of their share "
-        "above one half; not shown if that interval is not",
+        "above one half; not shown if most gain, but that interval reaches one half",
         sharper_logits,
         SEED_RANGE,
     ),

@@ -125,7 +125,7 @@ def ratios_by_level_chart(ratios: pd.DataFrame, factor: float) -> alt.LayerChart
     )
     return (band + spread + dots).properties(
         title=alt.Title(
-            f"At every level the median forecast is within {words}",
+            f"At every level the median forecast is off by at most {words}",
             subtitle=f"Median, smallest and largest of the models that fall; grey: within a factor of {factor:g}",
         ),
         description="Dot plot on a logarithmic axis of the forecast length over the measured one, a row for each task "
@@ -274,6 +274,6 @@ def failing_chart(failing: pd.DataFrame) -> alt.Chart:
                 subtitle="Measured; at the first length where a model falls below 90 %",
             ),
             description="Bar charts by task: how many models regain most accuracy by shielding each layer, measured "
-            "and forecast. The usual one is {words}.",
+            f"and forecast. Shielding returns most at {words}.",
         )
     )

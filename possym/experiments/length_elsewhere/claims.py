@@ -36,9 +36,9 @@ def letter_goes_further(study: Study) -> Measurement:
         return Measurement("in no setting are both tasks learnt", "; ".join(left_out), UNTESTABLE)
     later = sum(times > 1 for times in further)
     return Measurement(
-        f"ranges apart in {sum(apart)} of {len(apart)} settings, letter medians longer in {later}: "
-        f"{min(further):.1f} to {max(further):.1f} times as long",
-        "; ".join(["90 % points of the number and the letter task", *words, *left_out]),
+        f"every letter model gets further than every number model in {sum(apart)} of {len(apart)} settings, the median "
+        f"one in {later}: {min(further):.1f} to {max(further):.1f} times as far",
+        f"90 % points of the number and the letter task: {'; '.join([*words, *left_out])}",
         judge(all(apart), later > len(further) / 2),
     )
 

@@ -74,8 +74,8 @@ def table_one(task: str):
         every = ", ".join(f"{weighting} {count}" for weighting, count in hits.items())
         better, half = hits[best] > max(null.values()), hits[best] >= len(paper) / 2
         return Measurement(
-            f"weighted by {best}: {words} (medians over seeds); layers that agree: {every} of {len(paper)}; the "
-            f"same ID for every layer would agree in at most {max(null.values())}",
+            f"weighted by {best}: {words} (medians over seeds); layers that agree: {every} (of "
+            f"{len(paper)}); the same ID for every layer would agree in at most {max(null.values())}",
             "",
             judge(hits[best] == len(paper) and better, half and better, undecided=half and not better),
             tuple(seed_range(every_seed[best][layer]) for layer in every_seed[best]),
@@ -108,7 +108,7 @@ def slow_everywhere(study: Study) -> Measurement:
     words = ", ".join(f"{weighting} {ids.min():.0f} to {ids.max():.0f}" for weighting, ids in fastest.items())
     lowest, median = min(ids.min() for ids in fastest.values()), min(ids.median() for ids in fastest.values())
     return Measurement(
-        f"fastest layer of a seed: median ID {median:.0f} or slower",
+        f"the fastest layer has ID {median:.0f} or slower in the median seed, whatever the weighting",
         words,
         judge(lowest >= SLOW, median >= SLOW),
         tuple(seed_range(ids) for ids in fastest.values()),
@@ -287,8 +287,8 @@ CLAIMS = (
         "Index^h, then Reflexive",
         "a layer's function is the power of Index that its states agree with best, at 80 % of the positions on paths "
         f"or more. Holds if in every seed layers 0 to {HOPS - 1} are Index and all others Reflexive; in part if in "
-        "most seeds, with the 95 % interval of their share above one half, all layers are Index or, above those, "
-        "Reflexive; not shown if that interval is not",
+        "most seeds, with the 95 % interval of their share above one half, the first layers, however many, are Index "
+        "and all others Reflexive; not shown if in most, but that interval reaches one half",
         composition("number"),
         CONFIDENCE,
         changed=MOST_BEFORE,
@@ -300,8 +300,9 @@ CLAIMS = (
         "Retrieval, the others leave their input alone.",
         "Retrieval^h, then Reflexive",
         f"as for the number task. Holds if in every seed layers 0 to {HOPS - 1} are Retrieval and all others "
-        "Reflexive; in part if in most seeds, with the 95 % interval of their share above one half, all layers are "
-        "Retrieval or, above those, Reflexive; not shown if that interval is not",
+        "Reflexive; in part if in most seeds, with the 95 % interval of their share above one half, the first "
+        "layers, however many, are Retrieval and all others Reflexive; not shown if in most, but that interval reaches "
+        "one half",
         composition("letter"),
         CONFIDENCE,
         changed=MOST_BEFORE,
@@ -360,8 +361,8 @@ CLAIMS = (
         f"verdict is the claim's. Holds if every model counts; {MOST}",
         layers_needed,
         CONFIDENCE,
-        changed="it held in part if the 95 % interval of the share of needed layers, all tasks' and models' layers in "
-        "one, lay below 5 %: that is met even where a layer is needed in half of the models of a task",
+        changed="it held in part if few of all layers of all models were needed: the 95 % interval of their share had "
+        "to lie below 5 %. That is met even where one layer is needed in half of the models of a task",
     ),
     own(
         "pointer-doubling",

@@ -93,7 +93,7 @@ def test_what_is_said_is_what_was_counted():
     assert found.loc["general-heads", "measured"].startswith(
         "number task: both kinds in 2 of 2 models that learn it (of 3)"
     )
-    assert found.loc["general-success", "measured"].startswith("in 32 of 32 models that learn: ")
+    assert found.loc["general-success", "measured"].startswith("in 32 of 32 models that learn; ")
     assert found.loc["general-success", "measured"].endswith("1 of 1 models that do not learn end with more pure heads")
     none = rows(seeds=3, **final(0.1, ("heads", "number"))).loc["general-heads", "measured"]
     assert none.startswith("number task: learnt by none of 3 models, so not testable; ")

@@ -90,7 +90,7 @@ def test_agreeing_no_better_than_one_id_for_all_layers_shows_nothing():
     rows = ledger(**changed("dominant", letter=[*TABLE1["letter"][:11], 60]))
     assert rows["verdict"]["letter-table1"] == "holds in part"
     assert rows["measured"]["letter-table1"].endswith(
-        "agree: norm 0, energy 11, variance 0, effect 0 of 12; the same ID for every layer would agree in at most 9"
+        "agree: norm 0, energy 11, variance 0, effect 0 (of 12); the same ID for every layer would agree in at most 9"
     )
 
 
@@ -122,7 +122,7 @@ def test_what_is_measured_is_said():
     assert rows["interval"]["letter-composition"] == "0\N{NO-BREAK SPACE}% to 32\N{NO-BREAK SPACE}%"
     assert rows["measured"]["number-table1"].startswith("weighted by energy: 1, 2, 2, 2, 10, 39")
     assert rows["measured"]["number-table1"].endswith(
-        "agree: norm 0, energy 12, variance 0, effect 0 of 12; the same ID for every layer would agree in at most 7"
+        "agree: norm 0, energy 12, variance 0, effect 0 (of 12); the same ID for every layer would agree in at most 7"
     )
     assert (
         rows["measured"]["no-symbolic-index"]
