@@ -36,15 +36,14 @@ def test_reports_that_cannot_be_written_are_refused(script, refused, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "flag"),
+    ("script", "flag", "given"),
     [
-        ("pages", "repeats"),
-        ("scaling", "seconds"),
-        ("tasks", "count"),
-        ("theory_devices", "sequences"),
+        ("pages", "repeats", "0"),
+        ("scaling", "seconds", "few"),
+        ("tasks", "count", "0"),
+        ("theory_devices", "sequences", "0"),
     ],
 )
-@pytest.mark.parametrize("given", ["0", "few"])
 def test_numbers_are_from_one(script, flag, given, refused):
     site = ["site"] if script == "pages" else []
     assert f"{given!r}: give a whole number from 1" in refused(script, *site, f"--{flag}={given}")

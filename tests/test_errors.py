@@ -58,9 +58,7 @@ def test_huge_numbers_are_real():
 REFUSED = {
     "dim": lambda: rope.frequencies(HUGE),
     "base": lambda: rope.frequencies(4, base=BEYOND),
-    "angle": lambda: theory.index_bound(8, BEYOND),
     "symbols": lambda: theory.h_sym(HUGE, 2),
-    "count": lambda: NumberTask().sample(HUGE),
     "seed": lambda: generator(HUGE, "data"),
     "member": lambda: GPTJEnsemble(GPTJConfig(vocabulary_size=4, layers=1, width=8), [HUGE]),
 }

@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
 from typing import ClassVar, NamedTuple, Self
 
 import torch
@@ -208,25 +207,16 @@ class Ensemble(nn.Module):
         Args:
             tokens: (E, B, T) int64 token ids, or (B, T) that all members read.
             dropout_keys: (E, 2) int32, a fresh random pair a member and step, see `possym.ensembles.dropout`; None
-            drops
-                nothing.
+                drops nothing.
             all_positions: also compute the last layer away from the last position.
             dtype: of the products with weights; everything else is float32.
-            attend: in place of `causal_attention`, called as ``attend(layer, query, key, value)`` with contents
-                before rotation, query (E, B, Q, H, D), key and value (E, B, T, H, D); returns (E, B, Q, H, D).
-                Q = T, but 1 (the last position) in the last layer where ``all_positions`` is False.
+            attend: in place of `causal_attention`, without dropout; called as ``attend(layer, query, key, value)``
+                with contents before rotation, query (E, B, Q, H, D), key and value (E, B, T, H, D); returns
+                (E, B, Q, H, D). Q = T, but 1 (the last position) in the last layer where ``all_positions`` is False.
 
         Raises:
-            InputError: tokens or keys of the wrong shape, dtype or range, or ``attend`` beside dropout.
+            InputError: tokens of the wrong shape, dtype or range.
         """
-        require_type(all_positions, bool, "all_positions")
-        if dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            raise InputError(f"dtype = {dtype!r}: give torch.float32, torch.bfloat16 or torch.float16")
-        if attend is not None and (dropout_keys is not None or not callable(attend)):
-            raise InputError(f"attend is a {type(attend).__name__}: give a function, and no dropout_keys beside it")
-        require_type(dropout_keys, (Tensor, NoneType), "dropout_keys")
-        if dropout_keys is not None and dropout_keys.shape != (self.members, 2):
-            raise InputError(f"dropout_keys {tuple(dropout_keys.shape)}: expected (E, 2) with E = {self.members}")
         return self.compute(self._check_tokens(tokens), dropout_keys, all_positions, dtype, attend)
 
     def trace(self, tokens: Tensor) -> Trace:
@@ -296,8 +286,6 @@ class Ensemble(nn.Module):
 
     def save(self, path: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write weights and sizes to one safetensors file, in one step; float16 halves its size."""
-        if dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
-            raise InputError(f"dtype = {dtype!r}: give a floating dtype, such as torch.float16")
         require_type(path, (str, Path), "path")
         weights = {n: p.detach().to("cpu", dtype).contiguous() for n, p in self.named_parameters()}
         with atomic_write(Path(path)) as temporary:

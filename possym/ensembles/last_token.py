@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.ensemble import Ensemble
-from possym.errors import InputError, require_type
 from possym.scores import relocated_logits, swap_scores
 
 
@@ -59,10 +58,6 @@ def last_token_logits(model: Ensemble, tokens: Tensor) -> QueryLogits:
     >>> relocated.shape, extra_logits.shape
     (torch.Size([1, 2, 3, 1, 4, 4]), torch.Size([1, 2, 3, 1, 1]))
     """
-    require_type(model, Ensemble, "model")
-    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.shape[1] < 3:
-        shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise InputError(f"tokens {shape}: expected (B, T) token ids with T of at least 3")
     with torch.no_grad():
         queries, keys, _ = model.trace(tokens)
     return query_logits(queries, keys, frequencies=model.config.frequencies, layout=model.layout)

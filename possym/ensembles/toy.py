@@ -23,8 +23,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from possym.errors import InputError
-
 EMBEDDINGS = ("learnt", "one-hot")
 VALUES = ("learnt", "fixed")
 TINY = 1e-30  # added to attention mass before its logarithm, far below any mass that float32 attention resolves
@@ -63,9 +61,6 @@ class ToyEnsemble(nn.Module):
         outputs: number O of answers; None means V.
         answers: (V,) which answer a token gives when it is attended, −1 for none; with fixed values only.
 
-    Raises:
-        InputError: no members, angles or planes; values of the wrong type; unknown names.
-
     Source: 2511.11579, section 5 (one head, chosen angles); 2605.31558, theorem 3.1 (one-hot constructions).
 
     >>> model = ToyEnsemble([Member((0.1,), 1, 0), Member((0.0, 0.1), 4, 0)], vocabulary=10)
@@ -88,20 +83,9 @@ class ToyEnsemble(nn.Module):
         answers: Tensor | None = None,
     ) -> None:
         super().__init__()
-        self.recipes = check_members(members)
+        self.recipes = [Member(tuple(angles), planes, seed) for angles, planes, seed in members]
         self.members = len(self.recipes)
         outputs = vocabulary if outputs is None else outputs
-        for name, size in (("vocabulary", vocabulary), ("width", width), ("outputs", outputs)):
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise InputError(f"{name} = {size!r}: give a positive whole number")
-        if isinstance(deviation, bool) or not isinstance(deviation, (int, float)) or not 0 < deviation < math.inf:
-            raise InputError(f"deviation = {deviation!r}: give a positive finite number")
-        if embedding not in EMBEDDINGS:
-            raise InputError(f"embedding = {embedding!r}: known embeddings are {', '.join(EMBEDDINGS)}")
-        if values not in VALUES:
-            raise InputError(f"values = {values!r}: known values are {', '.join(VALUES)}")
-        if (answers is None) != (values == "learnt"):
-            raise InputError(f"values = {values!r} and answers = {answers!r}: fixed values need answers, learnt none")
         self.vocabulary, self.embedding_kind, self.values_kind = vocabulary, embedding, values
         width = width if embedding == "learnt" else vocabulary
         angles = max(len(member.angles) for member in self.recipes)
@@ -123,8 +107,6 @@ class ToyEnsemble(nn.Module):
         scale = [1 / math.sqrt(2 * member.planes * len(member.angles)) for member in self.recipes]
         self.register_buffer("scale", torch.tensor(scale))
         if answers is not None:
-            if not isinstance(answers, Tensor) or answers.shape != (vocabulary,) or answers.dtype != torch.int64:
-                raise InputError(f"answers = {answers!r}: expected int64 numbers of answers, shape ({vocabulary},)")
             self.register_buffer("answer_table", one_hot(answers, outputs))
 
     def _draw(self, index: int, member: Member, width: int, deviation: float) -> None:
@@ -159,7 +141,7 @@ class ToyEnsemble(nn.Module):
             dropout_keys, dtype: what `possym.ensembles.training.Trainer` offers; there is no dropout, and all is
             float32.
         """
-        tokens = self.check_tokens(tokens)
+        tokens = tokens if tokens.ndim == 3 else tokens[None]
         spread = one_hot(tokens, self.vocabulary)
         attention = self._logits(tokens, spread).softmax(-1)  # (G, B, M, T)
         mass = (attention @ spread).transpose(1, 2).flatten(0, 1)  # (E, B, V)
@@ -170,7 +152,7 @@ class ToyEnsemble(nn.Module):
 
     def attention(self, tokens: Tensor) -> Tensor:
         """Return the attention of the last token over all tokens, (E, B, T), for ``tokens`` as in `forward`."""
-        tokens = self.check_tokens(tokens)
+        tokens = tokens if tokens.ndim == 3 else tokens[None]
         logits = self._logits(tokens, one_hot(tokens, self.vocabulary))
         return logits.softmax(-1).transpose(1, 2).flatten(0, 1)
 
@@ -179,7 +161,7 @@ class ToyEnsemble(nn.Module):
 
         Entry [a, b] is the logit of token a's content at position b, see `possym.scores.relocated_logits`.
         """
-        tokens = self.check_tokens(tokens)
+        tokens = tokens if tokens.ndim == 3 else tokens[None]
         products = self._products(tokens, one_hot(tokens, self.vocabulary))  # (G, B, M, A, 2, T)
         return torch.einsum("gbmact,gmacs->gmbts", products, self._turns(tokens)).flatten(0, 1)
 
@@ -188,7 +170,7 @@ class ToyEnsemble(nn.Module):
 
         Every angle is repeated once for each of its planes, padding included.
         """
-        tokens = self.check_tokens(tokens)
+        tokens = tokens if tokens.ndim == 3 else tokens[None]
         streams = tokens.repeat_interleave(self.members // tokens.shape[0], 0)  # (E, B, T)
         query, key = (table.flatten(2) for table in self.contents())
         member = torch.arange(self.members, device=tokens.device)[:, None]
@@ -198,26 +180,7 @@ class ToyEnsemble(nn.Module):
     def set_angles(self, angles: Sequence[Sequence[float]] | Tensor) -> None:
         """Replace the angles of all members, (E, A), in radians per position, and leave the weights as they are."""
         angles = torch.as_tensor(angles, dtype=torch.float64, device=self.angles.device)
-        if angles.shape != self.angles.shape or not angles.isfinite().all():
-            raise InputError(
-                f"angles {tuple(angles.shape)}: expected finite angles of shape {tuple(self.angles.shape)}"
-            )
         self.angles.copy_(angles)
-
-    def check_tokens(self, tokens: Tensor) -> Tensor:
-        """Return ``tokens`` as (G, B, T), or raise an InputError.
-
-        Ids are compared with the vocabulary on the CPU alone: on CUDA that would wait for the device at every step.
-        """
-        if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64 or tokens.ndim not in (2, 3):
-            given = f"{tokens.dtype} {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
-            raise InputError(f"tokens: got {given}, expected int64 ids of shape (B, T) or (G, B, T)")
-        tokens = tokens if tokens.ndim == 3 else tokens[None]
-        if self.members % tokens.shape[0]:
-            raise InputError(f"tokens {tuple(tokens.shape)}: {self.members} members do not share its streams equally")
-        if not tokens.is_cuda and ((tokens < 0) | (tokens >= self.vocabulary)).any():
-            raise InputError(f"tokens up to {tokens.max()}, from {tokens.min()}: ids are 0 to {self.vocabulary - 1}")
-        return tokens
 
     def _turns(self, tokens: Tensor) -> Tensor:
         """Cosine and sine of (i − j)·θ for the last token i and every position j, (G, M, A, 2, T) float32."""
@@ -248,23 +211,3 @@ class ToyEnsemble(nn.Module):
 def one_hot(tokens: Tensor, vocabulary: int) -> Tensor:
     """Return float32 one-hot vectors (..., V) of token ids, all zero for an id that is none."""
     return (tokens[..., None] == torch.arange(vocabulary, device=tokens.device)).float()
-
-
-def check_members(members: Sequence[Member]) -> list[Member]:
-    """Return the members as a list, or raise an InputError that says which one is wrong."""
-    try:
-        members = [Member(tuple(angles), planes, seed) for angles, planes, seed in members]
-    except (TypeError, ValueError):
-        raise InputError(f"members = {members!r}: expected a list of Member(angles, planes, seed)") from None
-    if not members:
-        raise InputError("members is empty: give at least one Member(angles, planes, seed)")
-    for member in members:
-        numbers = all(
-            isinstance(a, (int, float)) and not isinstance(a, bool) and math.isfinite(a) for a in member.angles
-        )
-        if not member.angles or not numbers:
-            raise InputError(f"{member}: angles are finite numbers, in radians per position, at least one")
-        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (member.planes, member.seed))
-        if not whole or member.planes < 1 or member.seed < 0:
-            raise InputError(f"{member}: planes is a whole number from 1, seed a whole number from 0")
-    return members

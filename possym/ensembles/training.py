@@ -33,7 +33,7 @@ from possym.ensembles.dropout import keys_by_step
 from possym.ensembles.schedule import TrainingConfig, learning_rates
 from possym.ensembles.streams import generator
 from possym.ensembles.token_table import Source
-from possym.errors import InputError, ResultsError, require_type
+from possym.errors import ResultsError
 from possym.results import atomic_write
 from possym.results.progress import tqdm
 
@@ -57,7 +57,6 @@ class Trainer:
         description: what the progress bar says.
 
     Raises:
-        InputError: seeds or evaluation steps that do not fit.
         ResultsError: the checkpoint is damaged, or belongs to another run.
     """
 
@@ -77,21 +76,10 @@ class Trainer:
         description: str = "training",
     ):
         """Set the optimiser up, and read the checkpoint if there is one."""
-        require_type(config, TrainingConfig, "config")
-        require_type(seeds, (list, tuple, range), "seeds")
-        require_type(checkpoint, (Path, type(None)), "checkpoint")
-        if not hasattr(model, "members"):
-            raise InputError(f"model is a {type(model).__name__}: give an ensemble, such as GPTJEnsemble")
-        if evaluate is not None and not callable(evaluate):
-            raise InputError(f"evaluate is a {type(evaluate).__name__}: give a function of model and step, or None")
         seeds = list(seeds)
-        if len(seeds) != model.members:
-            raise InputError(f"{len(seeds)} seeds for {model.members} members: give one a member")
         self.model, self.source, self.config = model, source, config
-        evaluate_at = check_steps("evaluate_at", evaluate_at, config)
-        validate_at = check_steps("validate_at", validate_at, config)
-        self.evaluate, self.evaluate_at = evaluate, evaluate_at if evaluate else []
-        self.validate, self.validate_at = validate, validate_at if validate else []
+        self.evaluate, self.evaluate_at = evaluate, list(evaluate_at) if evaluate else []
+        self.validate, self.validate_at = validate, list(validate_at) if validate else []
         self.checkpoint, self.checkpoint_seconds = checkpoint, checkpoint_seconds
         self.description = description
         self.device = next(model.parameters()).device
@@ -250,8 +238,6 @@ class Trainer:
     def _evaluate(self) -> None:
         with torch.no_grad():
             values = self.evaluate(self.model, self.step)
-        if self.evaluations and values.keys() != self.evaluations.keys():
-            raise InputError(f"evaluate() returned {sorted(values)}, before {sorted(self.evaluations)}")
         for name, value in values.items():
             self.evaluations.setdefault(name, []).append(value.detach().to("cpu", copy=True))
 
@@ -314,15 +300,6 @@ class Trainer:
         self.evaluations = {name: list(tensor.unbind()) for name, tensor in of_kind("evaluation", tensors).items()}
 
 
-def check_steps(name: str, steps: Sequence[int], config: TrainingConfig) -> list[int]:
-    """Return steps at which to look, checked."""
-    require_type(steps, (list, tuple, range), name)
-    steps = [require_type(step, int, f"a step of {name}") for step in steps]
-    if steps != sorted(set(steps)) or (steps and not 0 <= steps[0] <= steps[-1] <= config.steps):
-        raise InputError(f"{name} = {steps}: give ascending numbers from 0 to {config.steps}")
-    return steps
-
-
 def training_dtype(device: torch.device) -> torch.dtype:
     """Return the dtype of products with weights in training: bfloat16 on a GPU, float32 elsewhere.
 
@@ -338,5 +315,4 @@ def clip_factor(gradients: Sequence[Tensor], limit: float) -> Tensor:
     >>> clip_factor([torch.tensor([[3.0], [0.3]]), torch.tensor([[4.0], [0.4]])], 1.0)
     tensor([0.2000, 1.0000])
     """
-    limit = require_type(limit, (int, float), "limit")
     return (limit / (adamw.norms(gradients) + 1e-6)).clamp(max=1.0)

@@ -335,14 +335,6 @@ def test_impossible_tokens_are_refused(kind):
 @KINDS
 def test_other_impossible_arguments_are_refused(kind):
     model = kind(TWO_HEADS[kind], [0, 1])
-    for keys in (torch.ones(3, 2, dtype=torch.int32), torch.ones(2, 2), torch.ones(2, 3, dtype=torch.int32)):
-        with pytest.raises(InputError, match="dropout_keys"):
-            model(random_tokens(4, 5), dropout_keys=keys)
-    with pytest.raises(InputError, match="attend"):
-        model(random_tokens(4, 5), attend="uniform")
-    with pytest.raises(InputError, match="attend"):
-        keys = torch.ones(2, 2, dtype=torch.int32)
-        model(random_tokens(4, 5), dropout_keys=keys, attend=lambda *a: a[3])
     with pytest.raises(InputError, match="member"):
         model.member(2)
     weights = dict(model.named_parameters())

@@ -5,7 +5,6 @@ import torch
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.last_token import attention, last_token_logits, plane_table, swapped_attention
-from possym.errors import InputError
 from possym.scores import swap_scores
 
 from .. import permutation
@@ -97,11 +96,3 @@ def test_own_key_takes_attention_and_stays(model, tokens):
         swap_scores(relocated, extra_logits=own + 50, temperature=1.0),
     )
     assert bare.entropy > beside.entropy
-
-
-@pytest.mark.parametrize(
-    "wrong", [torch.zeros(7, dtype=torch.int64), torch.zeros(2, 2, dtype=torch.int64), [[1, 2, 3]]]
-)
-def test_tokens_of_the_wrong_shape_are_refused(model, wrong):
-    with pytest.raises(InputError, match=r"expected \(B, T\)"):
-        last_token_logits(model, wrong)

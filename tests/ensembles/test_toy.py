@@ -9,7 +9,6 @@ from possym.ensembles.schedule import TrainingConfig
 from possym.ensembles.token_table import TokenTable
 from possym.ensembles.toy import Member, ToyEnsemble
 from possym.ensembles.training import Trainer
-from possym.errors import InputError
 from possym.rope import frequencies
 from possym.scores import relocated_logits
 from possym.tasks import IndexTask
@@ -192,48 +191,3 @@ def test_set_angles_changes_the_turn_alone():
     assert not torch.allclose(model(tokens), other(tokens), atol=1e-4)
     model.set_angles([[0.3]])
     assert torch.equal(model(tokens), other(tokens))
-
-
-def test_bad_recipes_are_refused():
-    for arguments, message in [
-        ({"members": []}, "members is empty"),
-        ({"members": [(0.1, 1, 0)]}, "list of Member"),
-        ({"members": [Member((), 1, 0)]}, "at least one"),
-        ({"members": [Member((float("nan"),), 1, 0)]}, "finite"),
-        ({"members": [Member((True,), 1, 0)]}, "finite"),
-        ({"members": [Member((0.1,), 0, 0)]}, "planes is a whole number from 1"),
-        ({"members": [Member((0.1,), 1.0, 0)]}, "planes is a whole number from 1"),
-        ({"members": [Member((0.1,), 1, -1)]}, "seed a whole number"),
-        ({"vocabulary": 0}, "vocabulary = 0"),
-        ({"vocabulary": "9"}, "vocabulary = '9'"),
-        ({"width": 2.0}, "width = 2.0"),
-        ({"outputs": -1}, "outputs = -1"),
-        ({"deviation": 0.0}, "deviation = 0.0"),
-        ({"deviation": True}, "deviation = True"),
-        ({"embedding": "fixed"}, "learnt, one-hot"),
-        ({"values": "identity"}, "learnt, fixed"),
-        ({"values": "fixed"}, "fixed values need answers"),
-        ({"answers": torch.arange(9)}, "fixed values need answers"),
-        ({"values": "fixed", "answers": torch.arange(4)}, r"shape \(9,\)"),
-        ({"values": "fixed", "answers": torch.ones(9)}, "int64"),
-    ]:
-        arguments = {"members": MEMBERS, "vocabulary": VOCABULARY} | arguments
-        with pytest.raises(InputError, match=message):
-            ToyEnsemble(**arguments)
-
-
-def test_bad_tokens_are_refused():
-    for tokens, message in [
-        ([[1, 2]], "got list"),
-        (torch.zeros(2, 3), "float32"),
-        (torch.zeros(3, dtype=torch.int64), r"\(3,\)"),
-        (torch.zeros(3, 2, 4, dtype=torch.int64), "4 members do not share"),
-        (torch.full((2, 3), VOCABULARY), "ids are 0 to 8"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            ToyEnsemble(MEMBERS, VOCABULARY, width=5, deviation=0.7)(tokens)
-
-
-def test_angles_of_another_shape_are_refused():
-    with pytest.raises(InputError, match=r"shape \(4, 2\)"):
-        ToyEnsemble(MEMBERS, VOCABULARY, width=5, deviation=0.7).set_angles([[0.1]])

@@ -142,20 +142,12 @@ def config(**changes):
 DAMAGE = {
     "tokenizer": broken_tokenizer,
     "bin of no bytes": cut_bin(0),
-    "bin of three bytes": cut_bin(3),
     "bin cut off": cut_bin(5000),
     "width as text": config(hidden_size="64"),
-    "negative width": config(hidden_size=-64),
     "no heads": config(num_attention_heads=0),
-    "a rotation that is a list": config(rope_parameters=[1]),
     "a rotation without its factor": config(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}),
-    "an unknown dtype": config(dtype="nope"),
     "a config that is a list": lambda folder: (folder / "config.json").write_text("[]"),
-    "bitsandbytes": config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
     "gptq": config(quantization_config={"quant_method": "gptq", "bits": 4}),
-    "awq": config(quantization_config={"quant_method": "awq", "bits": 4}),
-    "compressed": config(quantization_config={"quant_method": "compressed-tensors"}),
-    "torchao": config(quantization_config={"quant_method": "torchao"}),
 }
 
 
