@@ -272,8 +272,8 @@ def differences(one: Study, other: Study) -> pd.DataFrame:
                 gap = np.abs(np.subtract(a, b, out=np.zeros_like(a), where=~same))
                 size = np.abs(a[np.isfinite(a)]).max(initial=0.0)
             else:
-                pairs = zip(table[column], second[column], strict=True)
-                gap = np.array([str(x) != str(y) for x, y in pairs], float)
+                same = table[column].equals(second[column]) or [*map(str, a)] == [*map(str, b)]
+                gap = np.array([not same], float)
                 size = 1.0
             rows.append([name, column, len(table), float(gap.max(initial=0.0)), float(size)])
     return pd.DataFrame(rows, columns=["table", "column", "rows", "largest", "size"])

@@ -21,6 +21,7 @@ from possym.results import Study
 ROOT = Path(__file__).resolve().parents[2]
 STORE = ROOT / "results"
 NAMES = ("real_models", "theory")
+SMALL = ("length_elsewhere", "theory")  # for what is no matter of numbers: measured in a tenth of a second
 
 
 @pytest.fixture
@@ -38,6 +39,15 @@ def old(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def small(tmp_path):
+    """Two folders of the same small results."""
+    for name in SMALL:
+        for side in ("old", "new"):
+            shutil.copytree(STORE / name, tmp_path / side / name)
+    return tmp_path / "old", tmp_path / "new"
+
+
 def altered(folder, change):
     """Change a stored result and store it again, its manifest with the hashes of the new files."""
     study = results.load(folder)
@@ -50,6 +60,10 @@ def scaled(factor):
         study.tables["heads"]["variance"] *= factor
 
     return change
+
+
+def doubled(study):
+    study.tables["tightness"]["ratio"] *= 2
 
 
 def changes(found) -> dict[str, str]:
@@ -81,13 +95,13 @@ def test_a_number_moves_within_its_interval_out_of_it_and_past_its_verdict(old, 
     assert ("holds → does not hold" in report) == (change == "verdict")
 
 
-def test_a_closed_form_that_reads_otherwise_has_moved(old, copied):
+def test_a_closed_form_that_reads_otherwise_has_moved(small):
     def change(study):
         audit = study.tables["audit"]
         audit.loc[audit["name"] == "p1_theorem_1", "counterexample"] += " and another"
 
-    altered(copied / "theory/paper", change)
-    assert changes(comparison.compare(old, copied)) == {"p1-theorem-1": "words"}
+    altered(small[1] / "theory/paper", change)
+    assert changes(comparison.compare(*small)) == {"p1-theorem-1": "words"}
 
 
 def test_what_cannot_be_measured_any_more_says_why(old, copied):
@@ -120,22 +134,23 @@ def test_a_damaged_result_is_a_row(old, copied):
 
 
 @pytest.mark.parametrize(("field", "value"), [("seconds", "x"), ("started", None), ("commit", 3)])
-def test_a_manifest_with_a_wrong_type_is_a_row(old, copied, field, value):
-    path = copied / "theory/paper/manifest.json"
+def test_a_manifest_with_a_wrong_type_is_a_row(small, field, value):
+    path = small[1] / "theory/paper/manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
-    studies = comparison.compare(old, copied).studies.set_index("study")
+    studies = comparison.compare(*small).studies.set_index("study")
     assert f"lacks {field}" in studies.loc["theory", "now"]
 
 
-def test_other_settings_and_versions_are_told(old, copied):
-    path = copied / "theory/paper/manifest.json"
+def test_other_settings_and_versions_are_told(small):
+    old, new = small
+    path = new / "theory/paper/manifest.json"
     manifest = json.loads(path.read_text())
     manifest["config"]["seed"] = 100
     manifest["versions"]["torch"] = "9.0"
     manifest["files"]["audit.parquet"] = manifest["files"].pop(next(n for n in manifest["files"] if "audit" in n))
-    next(copied.glob("theory/paper/audit*")).rename(copied / "theory/paper/audit.parquet")
+    next(new.glob("theory/paper/audit*")).rename(new / "theory/paper/audit.parquet")
     path.write_text(json.dumps(manifest))
-    settings = comparison.compare(old, copied).studies.set_index("study").loc["theory", "settings"]
+    settings = comparison.compare(old, new).studies.set_index("study").loc["theory", "settings"]
     assert "seed: 0 → 100" in settings and "version of torch: " in settings and "→ 9.0" in settings
 
 
@@ -197,14 +212,15 @@ def test_folders_without_results_are_refused(old, tmp_path):
         comparison.compare(3, old)
 
 
-def test_the_command_ends_as_asked(old, copied, capsys, monkeypatch):
-    altered(copied / "real_models/paper", scaled(2.0))
-    both = ["--old", str(old), "--new", str(copied)]
+def test_the_command_ends_as_asked(small, capsys, monkeypatch):
+    old, new = small
+    altered(new / "theory/paper", doubled)
+    both = ["--old", str(old), "--new", str(new)]
     assert comparison.main(both) == 0
-    assert "`real-exclusion` | another verdict" in capsys.readouterr().out
+    assert "`exclusion-tightness` | another verdict" in capsys.readouterr().out
     assert comparison.main([*both, "--fail"]) == 1
     assert comparison.main(["--old", str(old), "--new", str(old), "--fail"]) == 0
-    shutil.rmtree(copied / "real_models")
+    shutil.rmtree(new / "theory")
     assert comparison.main(both) == 0 and comparison.main([*both, "--fail"]) == 1
     capsys.readouterr()
     monkeypatch.chdir(old)  # what an empty path must not mean
@@ -221,7 +237,7 @@ def test_the_command_ends_as_asked(old, copied, capsys, monkeypatch):
 def test_the_command_compares_with_the_last_commit(tmp_path):
     """In a checkout of its own, so that the commit is known."""
     shutil.copytree(ROOT / "possym", tmp_path / "possym", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(STORE / "real_models", tmp_path / "results/real_models")
+    shutil.copytree(STORE / "theory", tmp_path / "results/theory")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     environment.pop("POSSYM_RESULTS", None)
@@ -235,12 +251,11 @@ def test_the_command_compares_with_the_last_commit(tmp_path):
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
     for command in (("init", "-q"), ("add", "."), ("commit", "-qm", "results")):
         assert run(*git, *command).returncode == 0
-    same = run(*report)
-    assert same.returncode == 0, same.stderr
-    assert "Old: the results of the last commit" in same.stdout
-    altered(tmp_path / "results/real_models/paper", scaled(2.0))
-    moved = run(*report)
-    assert moved.returncode == 1 and "`real-exclusion` | another verdict" in moved.stdout
+    altered(tmp_path / "results/theory/paper", doubled)
+    moved, number = run(*report), sum(claim.study == "theory" for claim in CLAIMS)
+    assert moved.returncode == 1, moved.stderr
+    assert "Old: the results of the last commit" in moved.stdout and f"**1 of {number} claims moved" in moved.stdout
+    assert "`exclusion-tightness` | another verdict" in moved.stdout
 
 
 def scores_study(**changes) -> Study:
