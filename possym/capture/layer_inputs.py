@@ -378,7 +378,9 @@ class Reading:
 
 def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> Reading:
     """Keep what one layer's `LayerInputs` are made of, for queries at some positions."""
-    queries = call.query[:, :, positions].to(torch.float32)  # by a list, so a copy: a view would keep all queries
+    # By numbers that are on the device already: a list would be copied there, for which each layer would be waited for.
+    there = call.once("positions", positions, lambda: torch.tensor(positions, device=call.query.device))
+    queries = call.query[:, :, there].float()  # a copy: a view would keep all queries
     moved, reads_itself = call.once("moved", call.mask, lambda: moved_keys(call, positions))
     tables, tables_and_angles, replayed = None, None, None
     if found.rope_layout is not None:

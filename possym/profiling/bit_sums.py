@@ -44,7 +44,7 @@ def digests(sums: Sequence[Tensor]) -> Tensor:
     so a change of one number changes both, and what a hash needs of a model is a few bytes a tensor.
     """
     device = sums[0].device
-    lengths = torch.tensor([len(x) for x in sums], device="cpu").to(device)
+    lengths = torch.tensor([len(x) for x in sums], device="cpu").to(device, non_blocking=True)
     ends = lengths.cumsum(0)
     numbers = torch.cat(list(sums))
     starts = (ends - lengths).repeat_interleave(lengths, output_size=len(numbers))

@@ -7,6 +7,7 @@ which hashes are cheap to take. What hooks or other code do to a model while it 
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,23 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
 
     ``revision`` is the commit of the hub that it was loaded from, None where there is none.
     """
+    return begin_identity(model)()
+
+
+def begin_identity(model: nn.Module) -> Callable[[], dict[str, Any]]:
+    """Let the devices begin the sums of `weights_hash`, and return what waits for them and gives `model_identity`."""
+    weights = begin_weights_hash(model)
     devices = sorted({str(p.device) for p in parameters_of(modules_of(model))})
-    return {
+    found = {
         "model": model_name(model),
         "class": type(model).__name__,
         "config": config_hash(model.config),
-        "weights": weights_hash(model),
+        "weights": None,
         "dtype": str(getattr(model, "dtype", None) or next(model.parameters()).dtype).removeprefix("torch."),
         "revision": getattr(model.config, "_commit_hash", None),
         "device": ", ".join(devices),
     }
+    return lambda: found | {"weights": weights()}
 
 
 def model_name(model: nn.Module) -> str:
@@ -84,20 +92,33 @@ def weights_hash(model: nn.Module, mark: str = MARK) -> str:
     >>> weights_hash(nn.Linear(3, 2)) == weights_hash(nn.Linear(3, 2))
     False
     """
+    return begin_weights_hash(model, mark)()
+
+
+def begin_weights_hash(model: nn.Module, mark: str = MARK) -> Callable[[], str]:
+    """Let the devices begin the sums of `weights_hash`, and return what waits for them and gives the hash."""
     digest = hashlib.sha256()
     stored: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, x in sorted(stored_tensors(model), key=lambda pair: pair[0]):
         digest.update(f"{name} {tuple(x.shape)} {x.dtype}\n".encode())
         if not x.is_meta and x.numel():
             stored.setdefault(x.device, []).append((name, x))
-    numbers = []
+    begun = []
     for some in stored.values():  # a device is asked once
         sums = bit_sums([x for _, x in some])
-        found = digests(sums).cpu() if mark else torch.cat(sums).cpu().split([len(each) for each in sums])
-        numbers += [(name, each.numpy().tobytes()) for (name, _), each in zip(some, found, strict=True)]
-    for name, each in sorted(numbers):
-        digest.update(name.encode() + each)
-    return (mark + digest.hexdigest())[:16]
+        lengths = [1] * len(sums) if mark else [len(each) for each in sums]
+        begun.append(([name for name, _ in some], digests(sums) if mark else torch.cat(sums), lengths))
+
+    def finish() -> str:
+        whole, numbers = digest.copy(), []
+        for names, found, lengths in begun:
+            parts = found.cpu().split(lengths)
+            numbers += [(name, each.numpy().tobytes()) for name, each in zip(names, parts, strict=True)]
+        for name, each in sorted(numbers):
+            whole.update(name.encode() + each)
+        return (mark + whole.hexdigest())[:16]
+
+    return finish
 
 
 def has_weights(model: nn.Module, stored: Any) -> bool:
@@ -122,10 +143,20 @@ def marked_alike(first: Any, second: Any) -> bool:
 
 def stored_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     """Return a model's parameters and buffers, and what else its state holds, such as packed weights, by name."""
-    found: dict[str, Any] = dict(model.named_parameters())
-    known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    found: dict[str, Any] = {}
+    known: set[str] = set()
+    once: set[int] = set()  # modules and parameters that have been met: one that is shared counts under its first name
     state = state_of(model)
-    for prefix, module in model.named_modules():
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        begin = f"{prefix}." if prefix else ""
+        for name, parameter in module._parameters.items():
+            known.add(begin + name)
+            if parameter is not None and id(parameter) not in once:
+                found[begin + name] = parameter
+                once.add(id(parameter))
+        if id(module) in once or not module._buffers:
+            continue
+        once.add(id(module))
         kinds = getattr(module, "rope_type", None)
         changes = bool(CHANGING & set(kinds.values() if isinstance(kinds, dict) else [kinds]))
         for name, buffer in module.named_buffers(prefix, recurse=False):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from possym import __version__
 from possym.capture import Capture
 from possym.errors import InputError, require_type, to_int
-from possym.profiling.identity import hash_of, marked_alike, model_identity, tokenizer_identity
+from possym.profiling.identity import begin_identity, hash_of, marked_alike, tokenizer_identity
 from possym.profiling.prompts import (
     check_holds,
     check_number,
@@ -338,9 +338,9 @@ def profile(
         raise InputError("answers: give one query for each prompt, the one that they follow")
     capture = Capture(model)
     check_prompts(texts, model, tokenizer)
+    identity = begin_identity(model)
     how = Scoring(float(temperature), relative, per_frequency, read_layers(layers, sorted(capture.layers)), swaps)
     settings = dict(
-        **model_identity(model),
         **tokenizer_identity(tokenizer),
         temperature=how.temperature,
         relative=relative,
@@ -355,7 +355,11 @@ def profile(
     )
     shards = None
     if checkpoint is not None:
-        what = {key: value for key, value in settings.items() if key not in ("gamma", "only_correct", "device")}
+        what = {
+            key: value
+            for key, value in (identity() | settings).items()
+            if key not in ("gamma", "only_correct", "device")
+        }
         ids = [text.ids for text in texts]
         shards = Shards(Path(os.path.expanduser(checkpoint)), what | {"prompts": hash_of(ids, queries, spans, holds)})
     batches = plan_batches(texts, queries, spans, holds, capture.prompts_at_once)
@@ -388,7 +392,7 @@ def profile(
         frequencies,
         table,
         capture.coverage,
-        settings,
+        identity() | settings,
         inputs,
     )
 

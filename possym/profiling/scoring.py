@@ -123,6 +123,8 @@ def score_batches(
         finally:
             if shards is not None:
                 shards.write()
+    if len(parts) == 1:  # in order already
+        return Tables(*map(without_one_pass, next(iter(parts.values()))))
     tables = (pd.concat([part[k] for _, part in sorted(parts.items())], ignore_index=True) for k in range(3))
     return Tables(*(without_one_pass(in_order(table)) for table in tables))
 
