@@ -5,6 +5,7 @@
   it fails, a warning says so and the slower way is taken. With TRITON_INTERPRET=1 Triton interprets kernels on a CPU
   (numpy below 2.4 alone), so that every test of what has a kernel can run it there.
 - `head_sums` reads relocated logits once, both triangles together, or a band of rows and its mirror image.
+- `products` makes relocated logits of contents and of positions in bfloat16, as accurately as float32 does.
 - `plane_sums` never sees a matrix: a single plane's relocated logits are products of two short vectors.
 
 `jit`, `device_context`, `triton_available` and `in_rows` serve every other file of kernels too:
@@ -31,11 +32,16 @@ except ImportError:  # PyTorch for CPUs comes without it
 SIZE = 16  # of a square tile of swaps of a head
 SHARES = 8  # programs that work on one strip of tiles
 PLANE_SIZE = 32  # of a square tile of swaps of a plane
+PRODUCT_ROWS, PRODUCT_COLUMNS, PRODUCT_DEPTH = 64, 128, 32  # of a tile of products, and how many are added up at once
 
 
 def jit(function):
     """Compile a kernel where there is Triton; it is not specialised on sizes, so that one compilation serves all."""
-    return function if triton is None else triton.jit(do_not_specialize=["count", "rows", "tiles"])(function)
+    return (
+        function
+        if triton is None
+        else triton.jit(do_not_specialize=["count", "rows", "tiles", "places", "one"])(function)
+    )
 
 
 @jit
@@ -173,6 +179,74 @@ def plane_kernel(keys, rotated, first, second, sums, count, tiles, power, RELATI
     tl.store(target + 2, tl.sum(tl.sum(weights, 1), 0))
 
 
+@jit
+def product(a, b, total, WIDEN: tl.constexpr):
+    """Return a · b added to ``total``; Triton's interpreter multiplies no bfloat16, so there both are widened."""
+    if WIDEN:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), total)
+    return tl.dot(a, b, total)
+
+
+@jit
+def product_kernel(
+    contents, positions, products, count, places, width, head_stride, row_stride, one,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, WIDEN: tl.constexpr,
+):  # fmt: skip
+    """Write one tile of a head's products, contents (count, width) by positions (places, width).
+
+    A content is the sum of three numbers of bfloat16, whose products with one are exact in float32. Tensor cores cut
+    what they add to a large sum, so no more than ``DEPTH`` products are added up by them. ``one`` is 1: not known when
+    it is compiled, it keeps the compiler from adding to the total inside of the product after all.
+    """
+    across = (places + COLUMNS - 1) // COLUMNS
+    down = (count + ROWS - 1) // ROWS
+    head = (tl.program_id(0) // (across * down)).to(tl.int64)
+    part = tl.program_id(0) % (across * down)
+    row = (part // across) * ROWS + tl.arange(0, ROWS)
+    column = (part % across) * COLUMNS + tl.arange(0, COLUMNS)
+    contents += head * head_stride
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    rest = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(0, width, DEPTH):
+        k = start + tl.arange(0, DEPTH)
+        some = tl.load(
+            contents + row[:, None] * row_stride + k[None, :],
+            mask=(row < count)[:, None] & (k < width)[None, :],
+            other=0.0,
+        )
+        there = tl.load(
+            positions + column[:, None] * width + k[None, :],
+            mask=(column < places)[:, None] & (k < width)[None, :],
+            other=0.0,
+        )
+        there = tl.trans(there)
+        high = some.to(tl.bfloat16)
+        some -= high.to(tl.float32)
+        middle = some.to(tl.bfloat16)
+        low = (some - middle.to(tl.float32)).to(tl.bfloat16)
+        total += product(high, there, tl.zeros((ROWS, COLUMNS), tl.float32), WIDEN) * one
+        rest = product(middle, there, rest, WIDEN)
+        rest = product(low, there, rest, WIDEN)
+    place = products + head * count * places + row[:, None].to(tl.int64) * places + column[None, :]
+    tl.store(place, total + rest, mask=(row < count)[:, None] & (column < places)[None, :])
+
+
+def products(contents: Tensor, positions: Tensor) -> Tensor:
+    """Return contents (H, R, K) in float32 times positions (C, K) in bfloat16, (H, R, C), in float32."""
+    (heads, count, width), places = contents.shape, len(positions)
+    contents = contents if contents.stride(-1) == 1 else contents.contiguous()
+    positions = positions.contiguous()
+    found = contents.new_empty(heads, count, places)
+    tiles = triton.cdiv(count, PRODUCT_ROWS) * triton.cdiv(places, PRODUCT_COLUMNS)
+    with device_context(contents):
+        product_kernel[(heads * tiles,)](
+            contents, positions, found, count, places, width, contents.stride(0), contents.stride(1), 1.0,
+            ROWS=PRODUCT_ROWS, COLUMNS=PRODUCT_COLUMNS, DEPTH=PRODUCT_DEPTH, WIDEN=not contents.is_cuda,
+            num_warps=4, num_stages=4,
+        )  # fmt: skip
+    return found
+
+
 def head_sums(upper: Tensor, lower: Tensor, vectors: Sequence[Tensor], power: float) -> Tensor:
     """Return six sums over all swaps (..., 6) of two tokens, one of them among the first R, as `swap_bands` has them.
 
@@ -215,6 +289,11 @@ def plane_sums(keys: Tensor, rotated: Tensor, first: Tensor, second: Tensor, pow
             sums, count, strips, float(power), RELATIVE=power > 0, SIZE=PLANE_SIZE, num_warps=4,
         )  # fmt: skip
     return sums.sum(1).view(*shape, 3)
+
+
+def takes_products(x: Tensor) -> bool:
+    """Return whether `products` takes contents ``x``: on a GPU that multiplies bfloat16 itself."""
+    return supported(x) and (not x.is_cuda or torch.cuda.get_device_capability(x.device) >= (8, 0))
 
 
 def device_context(x: Tensor):

@@ -271,7 +271,8 @@ def head_scores(
 
     Args:
         contents: (..., T, K) what each key holds.
-        positions: (T, K) what each position makes of it: the relocated logits are capped(contents · positionsᵀ).
+        positions: (T, K) what each position makes of it: the relocated logits are capped(contents · positionsᵀ). In
+            bfloat16 only where `possym.kernels.takes_products`.
         extra_logits: (..., X) logits of what is attended but never moved.
         temperature: τ of the weights of swaps.
         capped: what the model does to each logit.
@@ -293,6 +294,7 @@ def head_scores(
     fused = kernels.supported(contents)
     # On a GPU rows start at whole vectors of memory: the sums over swaps read them up to a tenth faster.
     positions = F.pad(positions, (0, 0, 0, -count % 16 if fused else 0))
+    product = kernels.products if positions.dtype == torch.bfloat16 else lambda some, there: some @ there.mT
     step = max(1, entries // count**2)
     rows = rows_of_a_band(count, entries)
     found = []
@@ -301,10 +303,10 @@ def head_scores(
 
         def band(here: slice, after: slice, some: Tensor = some) -> tuple[Tensor, Tensor]:
             there = some[:, after]
-            upper = capped(some[:, here] @ positions[after.start :].mT)[..., : count - after.start]
+            upper = capped(product(some[:, here], positions[after.start :]))[..., : count - after.start]
             if not fused:
                 return upper, capped(positions[here] @ there.mT)
-            return upper, upper.mT if rows >= count else capped(there @ positions[here].mT).mT
+            return upper, upper.mT if rows >= count else capped(product(there, positions[here])).mT
 
         here = slice(start, start + step)
         how = SwapWeights(first[here], second[here], weights.power)

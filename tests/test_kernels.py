@@ -77,6 +77,25 @@ def test_heads_made_as_products_agree_with_swapping_one_by_one(device, count, en
     torch.testing.assert_close(swaps.cpu().double(), counted, atol=1e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("count, width", [(2, 6), (70, 36), (150, 128)])
+def test_products_with_bfloat16_are_as_accurate_as_float32(device, count, width):
+    contents = drawn(3, count, width) * 10 ** drawn(width, seed=1, size=1.0)
+    if not kernels.takes_products(contents.to(device)):
+        pytest.skip("no kernels here")
+    positions = drawn(count, width, seed=2, size=0.7).bfloat16()
+    exact = contents.double() @ positions.double().mT
+    for rows, columns in ((slice(None), slice(None)), (slice(1, None), slice(0, count // 2))):
+        found = kernels.products(contents.to(device)[:, rows], positions[columns].to(device))
+        torch.testing.assert_close(found.cpu().double(), exact[:, rows, columns], rtol=0, atol=3e-7 * exact.abs().max())
+    own, capped = drawn(3, 1, seed=3), lambda logits: (logits / 4).tanh() * 4
+    short, full = (
+        head_scores(contents.to(device), places.to(device), own.to(device), 1.0, capped, count * 20, True)
+        for places in (positions, positions.float())
+    )
+    for a, b in zip((*short[0], *short[1], short[2]), (*full[0], *full[1], full[2]), strict=True):
+        torch.testing.assert_close(a, b, atol=2e-6, rtol=5e-6)
+
+
 def test_a_large_matrix_is_never_whole(device):
     contents, positions, own = (x.to(device) for x in (drawn(2, 192, 8), drawn(192, 8, seed=1), drawn(2, 1, seed=2)))
     whole, *others = (head_scores(contents, positions, own, 1.0, lambda x: x, n, True) for n in (2**20, 192 * 64, 1))

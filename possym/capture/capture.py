@@ -155,9 +155,24 @@ class Capture:
             raise InputError(
                 f"query = {query!r}: give a position among the {length} tokens (negative counts from the end)"
             )
-        positions = [each % length for each in positions]
         self.ask()
-        shape = tuple(tokens.shape)
+        output = self.read(tokens.to(self.device), visit, [each % length for each in positions], layers, together)
+        return output if output is None or not alone else output[:, 0]
+
+    def read(
+        self,
+        tokens: Tensor,
+        visit: Callable[[LayerInputs], None],
+        positions: Sequence[int],
+        layers: Sequence[int] | None,
+        together: bool,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> Tensor | None:
+        """Do what `run` does, of tokens (B, T) and queries' positions that fit, with a model that has been asked.
+
+        ``meanwhile`` is called once all is asked of the device, before it is waited for.
+        """
+        length, shape = tokens.shape[1], tuple(tokens.shape)
         sound: list[tuple[list[int], Tensor]] = []
         waiting: dict[tuple, list[Reading]] = {}
 
@@ -187,16 +202,14 @@ class Capture:
             if not together or one.replayed is not None or numbers + one.numbers > TOGETHER:
                 hand_over()
 
-        tokens = tokens.to(self.device)
         with attached(self.model, on_call), plainly():
             output, head = self.call_model(tokens, positions)
         with plainly():
             hand_over()
+        meanwhile()
         check_sound(sound)
         self.compare_with_plain_pass(tokens, positions, output)
-        if not head:
-            return None
-        return output[:, 0] if alone else output
+        return output if head else None
 
     def forward(
         self, tokens: Tensor, on_call: Callable[[AttentionCall], None], positions: Sequence[int]

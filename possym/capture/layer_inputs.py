@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from possym import kernels
 from possym.capture.attention_call import AttentionCall
 from possym.capture.probe import Layer
 from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, unrotate
@@ -74,6 +75,7 @@ class LayerInputs:
         sinks: (H,) logits of the layer's sinks, or None.
         held: (M,) positions of the keys that the query sees and that stay where they are, see `hold`.
         reads_itself: whether the query sees its own key: always, but for sparse attention that may not pick it.
+        in_bfloat16: whether the tables are numbers of bfloat16, as those of a model in that precision are.
         replayed: (B, H, P, P) logits of the moved keys, the held ones and the query's own, in this order, at each
             other's positions, asked from the model itself where its rotation does not turn planes; else None.
     """
@@ -93,6 +95,7 @@ class LayerInputs:
     replayed: Tensor | None = None
     pass_index: int = 0
     reads_itself: bool = True
+    in_bfloat16: bool = False
 
     @property
     def layer(self) -> int:
@@ -173,6 +176,11 @@ class LayerInputs:
         if 2 * len(self.angles) == self.keys.shape[-1]:
             return positions
         return torch.cat([positions, F.pad(positions.new_ones(len(positions), 1), (0, 3))], -1)
+
+    @functools.cached_property
+    def short_positions(self) -> Tensor:
+        """`positions` in bfloat16, where that changes none of them."""
+        return self.positions.bfloat16()
 
     @functools.cached_property
     def key_heads(self) -> Tensor:
@@ -261,6 +269,8 @@ class LayerInputs:
             if products or swaps is not None:
                 contents, positions = self.factors(heads, rows)
                 observed = self.capped((contents * positions).sum(-1))
+                if errors is None and self.in_bfloat16 and kernels.takes_products(contents):
+                    positions = self.short_positions
                 given = contents, positions, some, temperature, self.capped
                 if errors is None:
                     scores, exclusion, counted = head_scores(*given, band, relative)
@@ -347,7 +357,7 @@ class Reading:
     reads_itself: list[bool]
     rope_layout: RopeLayout | None
     tables: tuple[Tensor, Tensor] | None
-    tables_and_angles: tuple[Tensor, Tensor, Tensor] | None
+    tables_and_angles: tuple[Tensor, Tensor, Tensor, bool] | None
     scale: float
     softcap: float | None
     sinks: Tensor | None
@@ -426,9 +436,9 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
     if layout is None:
         keys = torch.cat(keys).float()
         cos = sin = keys.new_empty(keys.shape[2], 0)
-        angles = keys.new_empty(0)
+        angles, in_bfloat16 = keys.new_empty(0), False
     else:
-        cos, sin, angles = first.tables_and_angles
+        cos, sin, angles, in_bfloat16 = first.tables_and_angles
         keys = unrotate(torch.cat(keys).float(), first.tables, layout, layout.key_weight)
         queries = queries if layout.key_weight is None else queries * layout.key_weight
         queries = queries[..., layout.order]
@@ -449,16 +459,18 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
             sinks=first.sinks,
             replayed=None if first.replayed is None else first.replayed[number],
             pass_index=first.pass_index,
+            in_bfloat16=in_bfloat16,
         )
         for number, position in enumerate(positions)
     ]
     return found, finite[0] & finite[1]
 
 
-def read_angles(call: AttentionCall, layout: RopeLayout) -> tuple[Tensor, Tensor, Tensor]:
-    """Return cosines and sines (T, F) of the planes, and their angles (F,)."""
+def read_angles(call: AttentionCall, layout: RopeLayout) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """Return cosines and sines (T, F) of the planes, their angles (F,), and whether bfloat16 has all their numbers."""
     cos, sin = plane_tables(call.tables(), layout)
-    return cos, sin, table_angles(cos, sin).abs()
+    tables = torch.stack([cos, sin])
+    return cos, sin, table_angles(cos, sin).abs(), torch.equal(tables, tables.bfloat16().float())
 
 
 def replayed_logits(call: AttentionCall, query: Tensor, positions: list[int]) -> Tensor:

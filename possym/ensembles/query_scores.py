@@ -6,6 +6,7 @@ keys once, and no matrix of logits is ever stored. Elsewhere `possym.scores` doe
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -18,7 +19,7 @@ from possym.kernels import device_context, jit, supported, swap_terms, tl, trito
 from possym.scores import Scores, scores_by_temperature
 
 MOST = 32  # keys that move: their matrix is held in registers
-SIZE = 16  # planes worked on at a time
+SIZE = 32  # planes worked on at a time
 WARPS = 1  # of a program, for every 16 keys
 
 
@@ -99,8 +100,8 @@ def query_kernel(
         sin = tl.load(sines + turn, mask=inside, other=0.0)
         along = key_x * query_x[None, :] + key_y * query_y[None, :]
         across = key_y * query_x[None, :] - key_x * query_y[None, :]
-        relocated = tl.dot(along, tl.trans(cos), relocated, input_precision="ieee")
-        relocated = tl.dot(across, tl.trans(sin), relocated, input_precision="ieee")
+        relocated = tl.dot(along, tl.trans(cos), relocated, input_precision="tf32x3")
+        relocated = tl.dot(across, tl.trans(sin), relocated, input_precision="tf32x3")
     relocated *= scale
     own_logit = tl.sum(products, 0) * scale
 
@@ -126,21 +127,35 @@ def query_kernel(
     tl.store(found + 2 * TEMPERATURES, tl.log(total) - mean)
 
 
+@functools.lru_cache(16)
+def tables(count: int, frequencies: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines (T, F) of distances, made once: to make them takes longer than to use them."""
+    angles = torch.arange(count, dtype=torch.float64, device="cpu")[:, None] * torch.tensor(
+        frequencies, device="cpu", dtype=torch.float64
+    )
+    angles = angles.remainder(2 * math.pi)  # a cosine in float64 first, cast last
+    return angles.cos().float().to(device), angles.sin().float().to(device)
+
+
+@functools.lru_cache(16)
+def on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return numbers as a tensor on a device, made once."""
+    return torch.tensor(numbers, dtype=torch.float32, device=device)
+
+
 def in_one_kernel(
     queries: Tensor, keys: Tensor, frequencies: Tensor, layout: str, temperatures: Sequence[float]
 ) -> Scores:
     """Return what `query_scores` does, in one kernel."""
     count, asked, planes = keys.shape[-2], queries.shape[-2], len(frequencies)
     shape, columns = queries.shape[:-1], 2 * len(temperatures) + 1
-    angles = torch.arange(count, dtype=torch.float64, device=keys.device)[:, None] * frequencies.to(keys.device)
-    angles = angles.remainder(2 * math.pi)  # a cosine in float64 first, cast last
     found = keys.new_empty(shape.numel(), columns)
     rows = max(16, triton.next_power_of_2(count - 1))
     step, pair = (2, 1) if layout == "interleaved" else (1, planes)
     with device_context(keys):
         query_kernel[(len(found),)](
-            queries.contiguous(), keys.contiguous(), angles.cos().float(), angles.sin().float(),
-            torch.tensor(temperatures, dtype=torch.float32, device=keys.device), found, asked, count, planes, pair,
+            queries.contiguous(), keys.contiguous(), *tables(count, tuple(frequencies.tolist()), keys.device),
+            on_device(tuple(temperatures), keys.device), found, asked, count, planes, pair,
             keys.shape[-1] ** -0.5, ROWS=rows, SIZE=SIZE, STEP=step, TEMPERATURES=len(temperatures),
             num_warps=WARPS * rows // 16,
         )  # fmt: skip

@@ -1,5 +1,6 @@
 """The profile of a model: `profile` makes it, `Profile` holds its tables, prints, draws, saves and joins them."""
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -338,7 +339,7 @@ def profile(
         raise InputError("answers: give one query for each prompt, the one that they follow")
     capture = Capture(model)
     check_prompts(texts, model, tokenizer)
-    identity = begin_identity(model)
+    identity = functools.cache(lambda: begin_identity(model))  # read while the model's own pass is under way
     how = Scoring(float(temperature), relative, per_frequency, read_layers(layers, sorted(capture.layers)), swaps)
     settings = dict(
         **tokenizer_identity(tokenizer),
@@ -357,13 +358,13 @@ def profile(
     if checkpoint is not None:
         what = {
             key: value
-            for key, value in (identity() | settings).items()
+            for key, value in (identity()() | settings).items()
             if key not in ("gamma", "only_correct", "device")
         }
         ids = [text.ids for text in texts]
         shards = Shards(Path(os.path.expanduser(checkpoint)), what | {"prompts": hash_of(ids, queries, spans, holds)})
     batches = plan_batches(texts, queries, spans, holds, capture.prompts_at_once)
-    heads, frequencies, predicted = score_batches(capture, batches, texts, how, shards, progress)
+    heads, frequencies, predicted = score_batches(capture, batches, texts, how, shards, progress, meanwhile=identity)
     heads["purity"] = purity_of(heads.positional, heads.symbolic, gamma)
     table = pd.DataFrame(
         [
@@ -392,7 +393,7 @@ def profile(
         frequencies,
         table,
         capture.coverage,
-        identity() | settings,
+        identity()() | settings,
         inputs,
     )
 

@@ -8,7 +8,7 @@
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -98,9 +98,11 @@ def score_batches(
     how: Scoring,
     shards: Shards | None = None,
     progress: bool = False,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Tables:
     """Score every batch and return the tables of all, in order of prompt, query, layer, head and frequency.
 
+    ``meanwhile`` is called whenever a device is busy with all of a batch.
     Whatever stops it on the way is told how many prompts were scored; with ``shards`` they are kept.
     """
     parts = {} if shards is None else {number: Tables(*tables) for number, tables in shards.read().items()}
@@ -111,7 +113,7 @@ def score_batches(
             for number, batch in enumerate(batches):
                 if number in parts:
                     continue
-                parts[number] = score_batch(capture, batch, prompts, how, shown)
+                parts[number] = score_batch(capture, batch, prompts, how, shown, meanwhile)
                 done += len(batch.prompts)
                 shown.prompts(len(batch.prompts))
                 if shards is not None:
@@ -167,7 +169,14 @@ class Progress:
             self.bar.update(count)
 
 
-def score_batch(capture: Capture, batch: Batch, prompts: list[Prompt], how: Scoring, shown: Progress) -> Tables:
+def score_batch(
+    capture: Capture,
+    batch: Batch,
+    prompts: list[Prompt],
+    how: Scoring,
+    shown: Progress,
+    meanwhile: Callable[[], object],
+) -> Tables:
     """Score one batch in one forward pass."""
     collector = ScoreCollector(how)
 
@@ -176,13 +185,7 @@ def score_batch(capture: Capture, batch: Batch, prompts: list[Prompt], how: Scor
         shown.seen(inputs, inputs.query_position == batch.queries[-1])
 
     tokens = torch.tensor([prompts[number].ids for number in batch.prompts], device=capture.device)
-    logits = capture.run(
-        tokens,
-        visit,
-        query=batch.queries,
-        layers=how.layers,
-        together=True,
-    )
+    logits = capture.read(tokens, visit, batch.queries, how.layers, together=True, meanwhile=meanwhile)
     return Tables(*collector.tables(), predicted_tokens(logits, batch))
 
 
