@@ -71,10 +71,15 @@ def estimated(found: pd.Series | Estimate) -> Estimate:
     return found if isinstance(found, Estimate) else summaries.estimate(found)
 
 
+def named(rule: str) -> str:
+    """Return the shortest name of a rule that the chapter gives it."""
+    return RULE_NAMES[rule].removeprefix("kind × distance, ")
+
+
 def rules(first: str, second: str, model: str = MAIN) -> Callable:
     """Return the measure of one rule's excess loss less another's; below 0 is for the first."""
     return asked(
-        f"{RULE_NAMES[first]} minus {RULE_NAMES[second]}, nats per token:",
+        f"{named(first)} minus {named(second)}, nats per token:",
         lambda study, name: summaries.rule_less_rule(study.tables["loss"], name, first, second, 0.5),
         -1,
         model,
@@ -93,8 +98,8 @@ def best_at(share: float, model: str = MAIN) -> Callable:
         )
         found = summaries.rule_less_rule(loss, model, ours, theirs, share)
         return Measurement(
-            f"best of all: {RULE_NAMES[summaries.best_rule(loss, model, share)]}; best of scores alone minus best of "
-            f"the others, {RULE_NAMES[ours]} minus {RULE_NAMES[theirs]}: {found.value:+.3f} nats per token "
+            f"best of all: {named(summaries.best_rule(loss, model, share))}; best of scores alone minus best of the "
+            f"others ({named(ours)} minus {named(theirs)}): {found.value:+.3f} nats per token "
             f"(p = {found.p_value:.2g})",
             f"{found.low:.3f} to {found.high:.3f}",
             by_interval(found, -1),
@@ -114,7 +119,7 @@ def near_oracle(share: float, model: str = MAIN) -> Callable:
         best = summaries.best_rule(loss, model, share)
         found = summaries.estimate(summaries.gap_closed(loss, model, best, share))
         return Measurement(
-            f"{RULE_NAMES[best]} saves {found.value:.0%} of what trying each head alone saves over random heads",
+            f"{named(best)}: saves {found.value:.0%} of what trying each head alone saves over random heads",
             f"{found.low:.0%} to {found.high:.0%}",
             judge(found.low >= 0.5, found.value >= 0.5, undecided=found.value >= 0.5 > found.low),
             (found,),

@@ -330,9 +330,9 @@ def forecast_length(study: Study) -> Measurement:
         for name, row in medians.iterrows()
     )
     return Measurement(
-        f"median forecast and measured length: {words}; mean error {means['forecast'].mean():.2f} powers of 2, minus "
-        f"that of failing at the trained length {against[0].value:+.2f}, minus that of the other encodings' mean "
-        f"{against[1].value:+.2f}",
+        f"median forecast and measured length: {words}; mean error {means['forecast'].mean():.2f} powers of 2 "
+        f"({against[0].value:+.2f} against failing at the trained length, {against[1].value:+.2f} against the other "
+        "encodings' mean)",
         " and ".join(range_words(found) for found in against),
         judge(all(better), any(better) and not worse, undecided=not any(better) and not worse),
         tuple(against),
