@@ -69,7 +69,7 @@ def read(file: Path, package: str, code: Path) -> Source:
                 bound |= {(alias.asname or alias.name).split(".")[0] for alias in names}
             case ast.Assign() | ast.AnnAssign():
                 bound |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-    data = named_files(tree, file.parent) | named_files(tree, code / "possym")
+    data = named_files(tree, file.parent, code / "possym")
     return Source(*(frozenset(names) for names in (imports(now, package), imports(late, package), bound, data)))
 
 
@@ -90,11 +90,11 @@ def imports(nodes: list[ast.AST], package: str = "") -> set[str]:
     return {name for name in found if name.split(".")[0] == "possym"}
 
 
-def named_files(tree: ast.AST, folder: Path) -> set[Path]:
-    """The files below ``folder`` that code names in a string, such as ``"charts.css"``."""
+def named_files(tree: ast.AST, *folders: Path) -> set[Path]:
+    """The files below ``folders`` that code names in a string, such as ``"charts.css"``."""
     words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     short = {word for word in words if "." in word and len(word) < 200 and "\n" not in word}
-    return {folder / word for word in short if (folder / word).is_file()}
+    return {folder / word for folder in folders for word in short if (folder / word).is_file()}
 
 
 def chapter_files(code: Path, chapter: Path) -> set[Path]:
@@ -106,7 +106,8 @@ def chapter_files(code: Path, chapter: Path) -> set[Path]:
     return files(code, imports([tree])) | {path for path in named_files(tree, Path()) if path.parts[0] == "benchmarks"}
 
 
-def shown(chapter: Path, preset: str) -> set[Result]:
+@cache
+def shown(chapter: Path, preset: str) -> frozenset[Result]:
     """The stored results that a chapter loads at a preset.
 
     Found are ``results.load_or_run(study, config, ...)`` with ``config = study.Config.preset_named(preset, ...)``, and
@@ -131,7 +132,7 @@ def shown(chapter: Path, preset: str) -> set[Result]:
                 [ast.BinOp(ast.BinOp(right=ast.Attribute(ast.Name(id=study), "NAME")), right=ast.Constant(str(name)))],
             ):
                 found.add((study, name, ()))
-    return {Result(studies[study], *rest) for study, *rest in found if study in studies}
+    return frozenset(Result(studies[study], *rest) for study, *rest in found if study in studies)
 
 
 def changed(manifest: Path) -> list[str]:

@@ -9,6 +9,28 @@ from pathlib import Path
 import pytest
 
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+# By what axe-core judges colours, of an element and of all around it. Of elements that are alike in these and in their
+# classes it judges the first with words of its own: contrast takes it longest, up to five seconds a page.
+LOOKS = """color backgroundColor backgroundImage opacity fontSize fontWeight textDecorationLine textShadow display
+  filter mixBlendMode""".split()
+MARK = """looks => {
+  const kinds = new Map(), kindOf = new Map(), seen = new Set();
+  for (const element of document.querySelectorAll("*")) {
+    const style = getComputedStyle(element), own = [element.localName, element.getAttribute("class")];
+    const key = [kindOf.get(element.parentElement), ...own, ...looks.map(name => style[name])].join("|");
+    if (!kinds.has(key)) kinds.set(key, kinds.size);
+    const kind = kinds.get(key);
+    kindOf.set(element, kind);
+    element.removeAttribute("data-judged");
+    const words = [...element.childNodes].some(node => node.nodeType === Node.TEXT_NODE && node.data.trim());
+    if (seen.has(kind) || !(words || element.matches("input, select, textarea, button"))) continue;
+    if (!element.checkVisibility({ checkVisibilityCSS: true })) continue;
+    seen.add(kind);
+    element.setAttribute("data-judged", "");
+  }
+  axe.configure({rules: [{id: "color-contrast", selector: "[data-judged]"},
+    {id: "link-in-text-block", selector: "a[href][data-judged]"}]});
+}"""
 FINDINGS = """({only, without}) => axe.run(document, {resultTypes: ["violations"], preload: false,
   ...only.length && {runOnly: only}, rules: Object.fromEntries(without.map(rule => [rule, {enabled: false}]))})
   .then(found => found.violations.flatMap(rule =>
@@ -77,6 +99,7 @@ class Visit:
     def findings(self, *rules: str, without: tuple[str, ...] = ()) -> list[str]:
         """What axe-core finds wrong with the page, by all its rules or by these, but not by those ``without``."""
         self.page.evaluate(AXE)
+        self.page.evaluate(MARK, LOOKS)
         return self.page.evaluate(FINDINGS, {"only": rules, "without": without})
 
 

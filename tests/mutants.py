@@ -41,7 +41,7 @@ ROOMS = {
 # Rooms whose files are written anew, and the tests of their study, run until one fails: doctests, then the ledger's
 # numbers of that study, then these.
 REWRITTEN = {
-    "summaries": ["test_summaries.py", "test_claims.py", "test_charts.py"],
+    "summaries": ["test_summaries.py test_summaries_by_loops.py", "test_charts.py", "test_claims.py"],
     "claims": ["test_verdict_edges.py", "test_claims.py"],
 }
 STORED = "tests/claims/test_ledger.py::test_stored_results_give_the_verdicts_and_numbers_that_are_written_down"
@@ -133,11 +133,10 @@ def rewrite(room: str, count: int, seed: int) -> None:
     for number, (path, words, text) in enumerate(drawn[:count], 1):
         original = path.read_text(encoding="utf-8")
         tests = Path("tests", *path.relative_to(folder).parent.parts[1:])
-        first, *more = REWRITTEN[room] if (tests / "test_claims.py").exists() else [*REWRITTEN[room], "test_study.py"]
-        stages = [
-            [path.relative_to(folder), f"{STORED}[{path.parent.name}]", tests / first],
-            *([tests / n] for n in more),
-        ]
+        stages = [[tests / name for name in names.split()] for names in REWRITTEN[room]]
+        stages[0] = [path.relative_to(folder), f"{STORED}[{path.parent.name}]", *stages[0]]
+        if not (tests / "test_claims.py").exists():
+            stages.append([tests / "test_study.py"])
         for stage in stages:
             own = tuple(str(place) for place in stage if Path(str(place).partition("::")[0]).exists())
             if own and own not in passed and ended(own) != PASSED:

@@ -85,7 +85,7 @@ def forward_operations(shape: Shape, tokens: int) -> dict[str, int]:
     >>> {part: f"{count:.1e}" for part, count in forward_operations(shapes()["Llama-3-8B"], 2048).items()}
     {'weights': '2.9e+13', 'attention': '1.1e+12', 'language head': '1.1e+09'}
     """
-    T = checked(shape, tokens)
+    T = checked(tokens)
     pairs = T * (T + 1) // 2
     return {
         "weights": 2 * T * shape.layers * shape.projections,
@@ -100,7 +100,7 @@ def relocated_operations(shape: Shape, tokens: int) -> int:
     >>> relocated_operations(Shape(1, 8, 8, 2, 2, 4, 10), 4)
     160
     """
-    N = checked(shape, tokens) - 1
+    N = checked(tokens) - 1
     return 2 * shape.layers * shape.heads * shape.head_width * (made(N) + 1)
 
 
@@ -124,7 +124,7 @@ def logits(shape: Shape, tokens: int) -> int:
     >>> logits(Shape(1, 8, 8, 2, 2, 4, 10), 4)
     18
     """
-    return shape.layers * shape.heads * (checked(shape, tokens) - 1) ** 2
+    return shape.layers * shape.heads * (checked(tokens) - 1) ** 2
 
 
 def swaps(shape: Shape, tokens: int) -> int:
@@ -133,7 +133,7 @@ def swaps(shape: Shape, tokens: int) -> int:
     >>> swaps(Shape(1, 8, 8, 2, 2, 4, 10), 4)
     12
     """
-    N = checked(shape, tokens) - 1
+    N = checked(tokens) - 1
     return shape.layers * shape.heads * shape.planes * (N * (N - 1) // 2)
 
 
@@ -149,7 +149,7 @@ def profile_bytes(shape: Shape, tokens: int) -> dict[str, int]:
     >>> {part: round(size / 1e9, 1) for part, size in profile_bytes(shapes()["Llama-3-70B"], 2**17).items()}
     {'weights': 141.1, 'attention': 7.0, 'turning': 1.9, 'captured': 0.5, 'matrices': 1.7, 'MLP': 27.1}
     """
-    T = checked(shape, tokens)
+    T = checked(tokens)
     N = T - 1
     factors = min(shape.heads, max(1, MATRIX_ENTRIES // (2 * N * shape.head_width)))  # heads whose contents are made
     rows = rows_of_a_band(N, MATRIX_ENTRIES)
@@ -219,7 +219,7 @@ def rates(name: str = "Llama-3-8B") -> dict[str, float]:
 
 def amounts(shape: Shape, tokens: int) -> dict[str, int]:
     """Return the amount of work in one profile, by part, in the units of `rates`."""
-    T = checked(shape, tokens)
+    T = checked(tokens)
     return {
         "forward": sum(forward_operations(shape, T).values()),
         "capture": shape.layers * T * (shape.heads + shape.key_heads) * shape.head_width,
@@ -262,7 +262,7 @@ def training_operations(config: GPTJConfig, batch: int, tokens: int) -> int:
     return 2 * (3 * forward + V * B * T * C)
 
 
-def checked(shape: Shape, tokens: int) -> int:
+def checked(tokens: int) -> int:
     """Return the number of tokens, or raise an InputError unless there are two keys to swap before the query."""
     if tokens < 3:
         raise InputError(f"tokens = {tokens!r}: give a whole number from 3, the query and two keys to swap")

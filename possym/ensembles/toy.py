@@ -23,8 +23,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-EMBEDDINGS = ("learnt", "one-hot")
-VALUES = ("learnt", "fixed")
 TINY = 1e-30  # added to attention mass before its logarithm, far below any mass that float32 attention resolves
 
 

@@ -133,19 +133,19 @@ DEFINITIONS = {
         MOST,
     ),
     "duplicate_token": Definition(
-        "duplicate token", REPEATED, WANG, "mean attention to the query's own token, said before", duplicates
+        "duplicate token", REPEATED, WANG, "mean attention to an earlier occurrence of the query's token", duplicates
     ),
     "induction": Definition(
-        "induction", REPEATED, OLSSON, "mean attention to what followed the query's own token", followers
+        "induction", REPEATED, OLSSON, "mean attention to the token after that earlier occurrence", followers
     ),
     "induction_text": Definition(
-        "induction, in text", TEXT, OLSSON, "the same in text, where the query's token was said before", followers
+        "induction, in text", TEXT, OLSSON, "the same in text, where the query's token occurred before", followers
     ),
     "retrieval": Definition(
         "retrieval",
         NEEDLE,
         WU,
-        "share of a needle's tokens that are most attended just before they are told again",
+        "share of a needle's tokens that get the most attention just before they are repeated",
         copied,
         MOST,
     ),

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from .waiting import wait_for
+
 pytestmark = pytest.mark.book
 
 COUNT = "with open('{name}.ran', 'a') as log:\n    log.write('x')"
@@ -36,7 +38,7 @@ def test_killed_and_started_again_and_changed_finished_chapters_are_not_redone(b
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     finished = folder / "_build/smoke/chapters/quick.ipynb"
-    _wait_for(lambda: finished.exists() and (folder / "slow.ran").exists(), running)
+    wait_for(lambda: finished.exists() and (folder / "slow.ran").exists(), running)
     time.sleep(2)  # snakemake notes a finished job a moment after its file is there
     beside = make("smoke", "CORES=2", folder=folder)
     assert beside.returncode != 0 and "another make works in _build: wait until it has ended" in beside.stdout
@@ -87,12 +89,3 @@ def test_settings_that_there_are_not_are_refused_before_anything_runs(book, make
 
 def unfinished(folder: Path) -> list[Path]:
     return list(folder.glob("_build/smoke/chapters/.unfinished*"))
-
-
-def _wait_for(condition, process, seconds=120):
-    for _ in range(seconds * 10):
-        if condition():
-            return
-        assert process.poll() is None, "make ended early"
-        time.sleep(0.1)
-    pytest.fail("the first chapter did not finish")

@@ -12,6 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from .waiting import wait_for
+
 pytestmark = pytest.mark.book
 
 STUDY = '''"""A study of two numbers, each with its checkpoint; it notes that it ran and waits if told to."""
@@ -72,15 +74,6 @@ def ran(folder: Path) -> dict[str, str]:
 def change(path: Path) -> None:
     with path.open("a") as file:
         file.write("\n# changed\n")
-
-
-def wait_for(condition, process: subprocess.Popen, seconds: int = 240) -> None:
-    for _ in range(seconds * 10):
-        if condition():
-            return
-        assert process.poll() is None, "make ended early"
-        time.sleep(0.1)
-    pytest.fail("nothing happened")
 
 
 def test_a_study_runs_once_and_what_changed_runs_again(own_book, make):

@@ -119,7 +119,6 @@ def test_gradients_flow_through_an_edited_model():
         (dict(frequencies=[5]), "from 1, the fastest, to 4"),
         (dict(frequencies=[]), "frequency IDs"),
         (dict(frequencies=[True]), "frequency IDs"),
-        (dict(frequencies=1.5), "frequency IDs"),
         (dict(mode="remove"), "known modes"),
         (dict(heads={5: [0]}), "layer 5 has no attention"),
         (dict(heads={0: [4]}), "heads from 0 to 3"),

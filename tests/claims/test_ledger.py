@@ -116,6 +116,8 @@ def test_a_stored_file_that_changes_is_noticed_after_its_study_was_measured(tmp_
 def test_unknown_chapter_lists_the_known(call):
     with pytest.raises(InputError, match="chapter = '99': .*07-learning-dynamics"):
         call("99")
+    with pytest.raises(InputError, match="studies.* is of type int"):
+        call("04-rope-geometry", {"theory": 3})
 
 
 def test_unknown_claim_lists_the_known():

@@ -239,7 +239,6 @@ REFUSED = [
     (nested(holding, holding), InputError, "held by a plan's cache already"),
     (nested(holding, applied), InputError, "or leave `holding`"),
     (nested(applied, holding), InputError, "being read already"),
-    (nested(applied, applied), InputError, "being read already"),
     (compressed, UnsupportedModelError, "does not cache the keys that it attends with"),
     (
         lambda model: holding(families.build("gemma3"), CachePlan([[2, 2]] * 2)).__enter__(),

@@ -104,8 +104,6 @@ def apply(model, plan):
 
 REFUSED = [
     ("window 0", lambda folder: CachePlan([[0, 1]]), "windows hold 0: give tokens from 1, or None"),
-    ("window of a wrong type", lambda folder: CachePlan([[1.5]]), "windows hold 1.5"),
-    ("window True", lambda folder: CachePlan([[True]]), "windows hold True"),
     ("no layers", lambda folder: CachePlan([]), "windows: give for each layer a list"),
     ("layers that do not fit", lambda folder: CachePlan([[1]], layers=[0, 1]), "give 1 ascending numbers from 0"),
     ("limits that do not fit", lambda folder: CachePlan([[1]], limits=[0]), "limits = .0.: give 1 windows, or None"),

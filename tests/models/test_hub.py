@@ -124,11 +124,11 @@ def test_a_softcap_is_not_left_out(tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(name=""), "hub id"),
         (dict(name=3), "hub id"),
         (dict(name="one/two/three"), "neither a folder, a .gguf file nor a hub id"),
         (dict(dtype="int8"), "known dtypes"),
         (dict(device="gpu"), "device"),
+        (dict(device=["cpu"]), "device is of type list"),
         (dict(device="meta"), "'meta' holds no numbers"),
     ],
 )

@@ -159,7 +159,6 @@ def test_charts_mark_the_known_heads_and_say_what_they_show():
 @pytest.mark.parametrize(
     "call", [
         lambda one, loaded: atlas(*loaded, prompts=0),
-        lambda one, loaded: atlas(*loaded, length=4),
         lambda one, loaded: atlas(*loaded, length=10_000),
         lambda one, loaded: one.known("no such"),
         lambda one, loaded: atlas(families.build("llama", vocab_size=300), loaded[1], **SIZES),  # another's tokenizer

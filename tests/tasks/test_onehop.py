@@ -67,7 +67,7 @@ def test_drawing_leaves_the_global_generator_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("text", ["", "a b c", "Sequence: a b 3\nAnswer:", "Sequence: a b 0\nAnswer:", "a b x1"])
+@pytest.mark.parametrize("text", ["", "a b c", "Sequence: a b 3\nAnswer:", "Sequence: a b 0\nAnswer:"])
 def test_what_is_no_prompt_is_not_solved(text):
     for kind in KINDS:
         with pytest.raises(InputError, match="give a prompt of the"):

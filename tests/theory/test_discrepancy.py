@@ -201,7 +201,6 @@ def test_first_error_is_earlier_in_coarser_types():
     "call",
     [
         lambda: index_gaps(1, 0.8),
-        lambda: index_gaps(3.0, 0.8),
         lambda: retrieval_gaps(3, 0.1, 1),
         lambda: retrieval_margin(3, math.inf, 4),
         lambda: index_bound(True, 0.8),

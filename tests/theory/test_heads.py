@@ -201,7 +201,6 @@ def test_vocabularies_are_read():
         lambda: t_index(torch.tensor([0, -1]), 0.8),
         lambda: t_index(torch.tensor([0, 1]), math.nan),
         lambda: t_index(torch.tensor([0, 1]), "0.8"),
-        lambda: t_index(torch.tensor([0, 1]), True),
         lambda: t_retrieval(torch.tensor([0, 3]), torch.tensor([1, -1]), 0.1, 2),
         lambda: t_retrieval(torch.tensor([0, 3]), torch.tensor([1]), 0.1),
         lambda: t_reflexive(0),

@@ -5,20 +5,10 @@ import pandas as pd
 
 from possym.charts import CATEGORIES, INK, NEUTRAL, POSITIONAL, SYMBOLIC, alt, click_menu, slider_over
 from possym.experiments.cache_plans import summaries
+from possym.experiments.cache_plans.summaries import RULE_NAMES
 from possym.kv_cache import RULES, CachePlan
 from possym.profiling.charts import number
 
-RULE_NAMES = {
-    "positional": "most positional",
-    "kind_distance": "kind × distance",
-    "fitted": "kind × distance, fitted windows",
-    "combined": "kind and attention beyond",
-    "beyond": "attention beyond the window",
-    "area": "mean-key area",
-    "entropy": "entropy",
-    "random": "random",
-    "oracle": "each head tried alone",
-}
 RULE_COLORS = dict(
     zip(
         RULE_NAMES,

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from possym.experiments.cache_plans import summaries
+from possym.experiments.cache_plans.summaries import RULE_NAMES
 from possym.experiments.claim import UNTESTABLE, Measurement, judge
 from possym.experiments.language_models.claims import by_interval
 from possym.profiling.statistics import Estimate
@@ -39,9 +40,9 @@ def asked(words: str, take: Units, sign: int, model: str = MAIN, *needs: tuple[s
         chance = "nothing tells them apart" if np.isnan(found.p_value) else f"p = {found.p_value:.2g}"
         beside = ""
         if model == MAIN and not missing(study, OTHER):
-            beside = f"; with p-RoPE {estimated(take(study, OTHER)).value:+.3f}"
+            beside = f" with p-RoPE {estimated(take(study, OTHER)).value:+.3f}, with RoPE"
         return Measurement(
-            f"{words} {found.value:+.3f} ({chance}){beside}",
+            f"{words}{beside} {found.value:+.3f} ({chance})",
             "all units alike" if np.isnan(found.p_value) else f"{found.low:.3f} to {found.high:.3f}",
             by_interval(found, sign),
             (found,),
@@ -60,7 +61,7 @@ def with_levels(measure: Callable, group: str, model: str) -> Callable:
         intact = summaries.probe_intact(study.tables["knock_out"], model, "look-up")
         left = [intact - float(without("look-up", group, arm)(study, model).mean()) for arm in ("group", "matched")]
         words = f"recall {intact:.2f}, without them {left[0]:.2f}, without matched heads {left[1]:.2f}"
-        return found._replace(measured=f"{found.measured}; {words}")
+        return found._replace(measured=f"{words}; {found.measured}")
 
     return levels
 
@@ -70,10 +71,15 @@ def estimated(found: pd.Series | Estimate) -> Estimate:
     return found if isinstance(found, Estimate) else summaries.estimate(found)
 
 
+def named(rule: str) -> str:
+    """Return the shortest name of a rule that the chapter gives it."""
+    return RULE_NAMES[rule].removeprefix("kind × distance, ")
+
+
 def rules(first: str, second: str, model: str = MAIN) -> Callable:
     """Return the measure of one rule's excess loss less another's; below 0 is for the first."""
     return asked(
-        f"{first} minus {second}, nats a token".replace("_", " × "),
+        f"{named(first)} minus {named(second)}, nats per token:",
         lambda study, name: summaries.rule_less_rule(study.tables["loss"], name, first, second, 0.5),
         -1,
         model,
@@ -92,8 +98,9 @@ def best_at(share: float, model: str = MAIN) -> Callable:
         )
         found = summaries.rule_less_rule(loss, model, ours, theirs, share)
         return Measurement(
-            f"best of scores alone: {ours}, best of the others: {theirs}; difference {found.value:+.3f} nats a token "
-            f"(p = {found.p_value:.2g}); best of all: {summaries.best_rule(loss, model, share)}".replace("_", " × "),
+            f"best of all: {named(summaries.best_rule(loss, model, share))}; best of scores alone minus best of the "
+            f"others ({named(ours)} minus {named(theirs)}): {found.value:+.3f} nats per token "
+            f"(p = {found.p_value:.2g})",
             f"{found.low:.3f} to {found.high:.3f}",
             by_interval(found, -1),
             (found,),
@@ -112,7 +119,7 @@ def near_oracle(share: float, model: str = MAIN) -> Callable:
         best = summaries.best_rule(loss, model, share)
         found = summaries.estimate(summaries.gap_closed(loss, model, best, share))
         return Measurement(
-            f"{best}: {found.value:.0%} of the oracle's gain".replace("_", " × "),
+            f"{named(best)}: saves {found.value:.0%} of what trying each head alone saves over random heads",
             f"{found.low:.0%} to {found.high:.0%}",
             judge(found.low >= 0.5, found.value >= 0.5, undecided=found.value >= 0.5 > found.low),
             (found,),

@@ -15,6 +15,17 @@ SCORE_RULES = ("positional", "kind_distance", "fitted")  # what a profile alone 
 BASELINES = ("beyond", "area", "entropy", "random")
 SHOWN = (0.25, 0.5, 0.75, 0.9)  # shares of heads with a window that tables have, if the study does
 COMPARED = (*SCORE_RULES, "combined", *BASELINES)  # all but the oracle, which is a measure and no rule
+RULE_NAMES = {
+    "positional": "most positional",
+    "kind_distance": "kind × distance",
+    "fitted": "kind × distance, fitted windows",
+    "combined": "kind and attention beyond",
+    "beyond": "attention beyond the window",
+    "area": "mean-key area",
+    "entropy": "entropy",
+    "random": "random",
+    "oracle": "each head tried alone",
+}
 
 
 def of_model(table: pd.DataFrame, model: str) -> pd.DataFrame:

@@ -296,14 +296,14 @@ def forecast_claims(task: str) -> tuple[Claim, Claim]:
         own(
             f"forecast-or-one-number-{task}",
             AFTER,
-            f"For single models of the {task} task, the forecast errs less than one length used for all of them.",
+            f"For single models of the {task} task, the forecast errs less than one number used for all of them.",
             NOT_STUDIED,
             "at the main learning rate the second half of the seeds is held out, and the one number is the median "
             f"length of the first half. At each of the levels {levels} below which at least {HELD_OUT} held-out "
-            "models fall, the mean over seeds of the forecast's error minus the one number's, in log10 length. p "
-            "comes from a two-sided sign-flip test over seeds with Holm's correction over levels. Holds if the "
-            "forecast errs less with p < 0.05 at every level; in part if at some, while at none it errs "
-            "more with p < 0.05; not shown if p ≥ 0.05 at every level",
+            "models fall, the forecast's error is compared with the one number's, by the mean difference over seeds in "
+            "log10 length. p comes from a two-sided sign-flip test over seeds with Holm's correction over levels. "
+            "Holds if the forecast errs less with p < 0.05 at every level; in part if at some, "
+            "while at none it errs more with p < 0.05; not shown if p ≥ 0.05 at every level",
             forecast_beats_one_number(task),
             EXTENT,
         ),

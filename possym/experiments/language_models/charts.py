@@ -23,16 +23,10 @@ from possym.charts import (
     slider_over,
 )
 from possym.experiments.language_models import summaries
+from possym.experiments.language_models.summaries import ENCODING_NAMES
 from possym.experiments.learning_dynamics.summaries import over_seeds
 from possym.profiling.charts import heads_in_plane, number, plane_axes
 
-ENCODING_NAMES = {
-    "rope": "RoPE, base 10⁴",
-    "rope_million": "RoPE, base 10⁶",
-    "slow_half_still": "slow half stopped",
-    "fast_half_still": "fast half stopped",
-    "nope": "no positions (NoPE)",
-}
 JOBS = {f"{name} head": KNOWN_HEADS[name] for name in ("induction", "previous-token")} | {"other": NEUTRAL}
 EDITS = {
     "none": "no window",

@@ -24,6 +24,7 @@ from possym.results import Study
 CHAPTER = "12-a-language-model-is-born"
 STUDY = "language_models"
 FEWEST = 3  # seeds from which a question is answered at all
+FAR = "difference in loss from 4 times the trained length on, nats per token:"
 
 
 def scores_of(study: Study, encoding: str | None = None) -> pd.DataFrame:
@@ -119,7 +120,7 @@ def symbolic_with_induction(study: Study) -> Measurement:
     near = sum(abs(rank[row.symbolic] - rank[row.induction]) <= 1 for row in both.itertuples())
     apart = both["symbolic"] - both["induction"]
     return Measurement(
-        f"within one evaluation of the first induction head in {near} of {len(kinds)} seeds; median difference "
+        f"at most one evaluation apart in {near} of {len(kinds)} seeds; symbolic minus induction, median "
         f"{apart.median():+.0f} updates",
         f"{apart.min():.0f} to {apart.max():.0f}",
         judge(near >= 6 / 8 * len(kinds), near > len(kinds) / 2),
@@ -151,7 +152,7 @@ def trade(study: Study) -> Measurement:
         return missing
     last, first = seed_range(summaries.at_end(rows)["r"]), seed_range(rows[rows["step"] == 0]["r"])
     return Measurement(
-        f"r = {last.value:.2f}; before the first update {first.value:.2f} ({range_words(first)})",
+        f"before the first update r = {first.value:.2f} ({range_words(first)}), at the end {last.value:.2f}",
         range_words(last),
         judge(last.value <= -0.5 and last.high < first.low, last.high < 0),
         (last, first),
@@ -175,8 +176,8 @@ def fast_planes(study: Study) -> Measurement:
     found = seed_range(summaries.plane_trend(planes)["trend"])
     first = seed_range(summaries.plane_trend(planes[planes["step"] == 0])["trend"])
     return Measurement(
-        f"Spearman's correlation of frequency ID with positional − symbolic {found.value:.2f}; before the first update "
-        f"{first.value:.2f} ({range_words(first)})",
+        "Spearman's correlation of frequency ID with positional − symbolic: before the first update "
+        f"{first.value:.2f} ({range_words(first)}), at the end {found.value:.2f}",
         range_words(found),
         judge(found.high <= -0.3, found.high < 0),
         (found, first),
@@ -193,7 +194,7 @@ def nope_previous_token(study: Study) -> Measurement:
     seeds = found["seed"].nunique()
     total = heads["seed"].nunique()
     return Measurement(
-        f"{len(found)} such heads in {seeds} of {total} seeds; least symbolic score of any head "
+        f"{len(found)} such heads in {seeds} of {total} seeds; lowest symbolic score of any head "
         f"{heads['symbolic'].min():.4f}",
         "",
         judge(seeds == total, seeds > 0),
@@ -214,7 +215,7 @@ def far_by_encoding(study: Study, first: str, second: str) -> Measurement:
     if missing := too_few(rows, first, second):
         return missing
     found = summaries.paired(rows, "loss", first, second)
-    return difference("nats per token from 4 times the trained length on:", found, sign=-1)
+    return difference(FAR, found, sign=-1)
 
 
 def far_by_edit(study: Study, first: str, second: str) -> Measurement:
@@ -223,7 +224,7 @@ def far_by_edit(study: Study, first: str, second: str) -> Measurement:
     if missing := too_few(rows):
         return missing
     found = summaries.paired(rows, "loss", first, second, by="edit")
-    return difference("nats per token from 4 times the trained length on:", found, sign=-1)
+    return difference(FAR, found, sign=-1)
 
 
 def far_rows(study: Study) -> pd.DataFrame:
@@ -279,8 +280,8 @@ def recall_symbolic(study: Study) -> Measurement:
     found = summaries.clustered_auc(heads.assign(symbolic=-heads["lead"]), "carrier", "symbolic")
     ranks = [model["share"].corr(-model["lead"], method="spearman") for _, model in heads.groupby(summaries.KEYS)]
     return Measurement(
-        f"AUC {found.value:.2f} for {int(heads['carrier'].sum())} of {len(heads)} heads (p = {found.p_value:.2g}); "
-        f"Spearman's correlation over all heads {pd.Series(ranks).median():.2f} (median over seeds)",
+        f"Spearman's correlation over all heads {pd.Series(ranks).median():.2f} (median over seeds); "
+        f"AUC {found.value:.2f} for {int(heads['carrier'].sum())} of {len(heads)} heads (p = {found.p_value:.2g})",
         range_words(found),
         judge(found.low > 0.75, found.low > 0.5, undecided=found.low <= 0.5 <= found.high),
         (found,),
@@ -294,12 +295,12 @@ def recall_quarter(study: Study) -> Measurement:
         return missing
     lost = summaries.quarter_lost(summaries.recall_lost(without))
     found = difference(
-        "nats of recall lost, symbolic minus random heads:",
+        "symbolic minus random heads:",
         summaries.paired(lost, "lost", "symbolic quarter", "as many as symbolic", by="group"),
     )
     means = lost.groupby("group")["lost"].mean()
-    words = f"lost without the symbolic quarter {means['symbolic quarter']:.2f}, the positional "
-    return found._replace(measured=f"{found.measured}; {words}{means['positional quarter']:.2f}")
+    words = f"{means['symbolic quarter']:.2f}, without the positional {means['positional quarter']:.2f}"
+    return found._replace(measured=f"nats of recall lost: without the symbolic quarter {words}; {found.measured}")
 
 
 def recall_depth(study: Study) -> Measurement:
@@ -325,13 +326,13 @@ def forecast_length(study: Study) -> Measurement:
     medians = lengths.groupby("encoding", sort=False)[["relocated", summaries.TOLD]].median()
     medians["off"] = errors.groupby("encoding")["forecast"].mean()
     words = ", ".join(
-        f"{row.relocated:.0f} and {row.measured:.0f} ({name.replace('_', ' ')}, error {row.off:.2f})"
+        f"{row.relocated:.0f} and {row.measured:.0f} ({summaries.ENCODING_NAMES.get(name, name)}; error {row.off:.2f})"
         for name, row in medians.iterrows()
     )
     return Measurement(
-        f"mean error {means['forecast'].mean():.2f} powers of 2 (difference from failing at once "
-        f"{against[0].value:+.2f}, from the other encodings' mean {against[1].value:+.2f}); "
-        f"median forecast and measured length: {words}",
+        f"median forecast and measured length: {words}; mean error {means['forecast'].mean():.2f} powers of 2 "
+        f"({against[0].value:+.2f} against failing at the trained length, {against[1].value:+.2f} against the other "
+        "encodings' mean)",
         " and ".join(range_words(found) for found in against),
         judge(all(better), any(better) and not worse, undecided=not any(better) and not worse),
         tuple(against),
@@ -346,8 +347,8 @@ def angles_or_number(study: Study) -> Measurement:
     rows = summaries.rises(reach)
     ways = {"gap": "gap", "more keys": "more keys", "forecast": "relocated", "measured": summaries.TOLD}
     words = ", ".join(f"{name} {rows[way].mean():+.2f}" for name, way in ways.items())
-    found = difference("nats per token, gap minus more keys:", summaries.over_seeds(rows["gap"] - rows["more keys"]))
-    return found._replace(measured=f"{found.measured}; rises: {words}")
+    found = difference("gap minus more keys", summaries.over_seeds(rows["gap"] - rows["more keys"]))
+    return found._replace(measured=f"rise of the loss, nats per token: {words}; {found.measured}")
 
 
 def number_without_positions(study: Study) -> Measurement:
@@ -356,9 +357,9 @@ def number_without_positions(study: Study) -> Measurement:
     if missing := too_few(reach):
         return missing
     rows = summaries.rises(reach)
-    found = difference("nats per token, with more keys:", summaries.over_seeds(rows["more keys"]))
+    found = difference("more keys", summaries.over_seeds(rows["more keys"]))
     words = ", ".join(f"{name} {rows[name].mean():+.2f}" for name in ("gap", summaries.TOLD))
-    return found._replace(measured=f"{found.measured}; {words}")
+    return found._replace(measured=f"rise of the loss, nats per token: {words}, {found.measured}")
 
 
 def same_at_other_sizes(study: Study) -> Measurement:
@@ -400,7 +401,7 @@ CLAIMS = (
         "question",
         "Positional heads appear before symbolic ones.",
         "not studied",
-        "the update from which at least one clearly positional, or symbolic, head is always there. Holds if positional "
+        "of each kind: the update from which on a clear head is always there. Holds if positional "
         f"heads are strictly first in 7 of 8 seeds, in part if in most; {THREE}",
         positional_first,
         SEED_RANGE,

@@ -19,6 +19,13 @@ DRAWS = 2000
 CARRIES = 0.1  # a head carries recall where zeroing it alone costs this share of what planted pairs save
 RISE = 0.5  # nats per token over the loss at the trained length: there a model fails
 TOLD = "measured"  # the way of `reach` that the others are to forecast
+ENCODING_NAMES = {
+    "rope": "RoPE, base 10⁴",
+    "rope_million": "RoPE, base 10⁶",
+    "slow_half_still": "slow half stopped",
+    "fast_half_still": "fast half stopped",
+    "nope": "no positions (NoPE)",
+}
 
 
 def held_out(scores: pd.DataFrame, weighting: str = "relative") -> pd.DataFrame:
@@ -359,7 +366,7 @@ def models_in_words(tables: Mapping[str, pd.DataFrame]) -> str:
         f"{len(timing)} models were trained, {timing['encoding'].nunique()} encodings with "
         f"{timing['seed'].nunique()} seeds each and {len(timing) - len(own)} "
         f"of other sizes and texts. Each read {main['tokens'] / 1e6:.0f} million tokens. On files that were held out, "
-        f"the {len(own)} of {main['parameters'] / 1e6:.0f} million parameters end at {own.min():.2f} to "
+        f"the {len(own)} models of {main['parameters'] / 1e6:.0f} million parameters end at {own.min():.2f} to "
         f"{own.max():.2f} nats per token; token frequencies alone give {corpora.loc[main['corpus'], 'unigram']:.2f}."
     )
 
@@ -382,9 +389,9 @@ def wave_in_words(scores: pd.DataFrame, jobs: pd.DataFrame) -> str:
     turned = int((wave & (leads[last] <= -MARGIN)).sum())
     early = int((leads.loc[found, before] <= -MARGIN).sum())
     return (
-        f"At update {crest} the wave is highest: {int(wave.sum())} of {len(wave)} heads are clearly positional, their "
-        f"attention with a median entropy of {at_crest.loc[wave, 'entropy'].median():.2f} nats (at the start "
-        f"{start:.2f}). At the end {stayed} of them are positional, and {turned} are symbolic; "
+        f"At update {crest} the wave is highest: {int(wave.sum())} of {len(wave)} heads are clearly positional. Their "
+        f"attention has a median entropy of {at_crest.loc[wave, 'entropy'].median():.2f} nats (at the start "
+        f"{start:.2f}). At the end {stayed} of these heads are positional, and {turned} are symbolic; "
         f"{int((leads[last] >= MARGIN).sum())} of all heads end positional. Of the {int(found.sum())} heads that end "
         f"as induction heads, {early} were clearly symbolic at update {before}, when no seed had an induction head."
     )
@@ -403,8 +410,8 @@ def carriers_in_words(without: pd.DataFrame, scores: pd.DataFrame, jobs: pd.Data
         each = (before & carry).groupby(heads["seed"]).sum()
         many = str(each.min()) if each.nunique() == 1 else f"{each.min()} to {each.max()}"
         said += (
-            f" These are the sharpest, {many} in every seed: at least {sharp.min():.2f} of their attention is on the "
-            f"token before, the others put at most {dull.max():.2f} there."
+            f" These {len(sharp)} are the sharpest previous-token heads, {many} in every seed. They put at least "
+            f"{sharp.min():.2f} of their attention on the token before, the others at most {dull.max():.2f}."
         )
     return said
 
@@ -413,7 +420,7 @@ def failing_table(reach: pd.DataFrame) -> pd.DataFrame:
     """Return the length at which models of each encoding fail, measured, forecast and by each cause alone: medians."""
     ways = {TOLD: "measured", "relocated": "forecast", "gap": "new angles alone", "more keys": "more keys alone"}
     table = failing_lengths(reach).groupby("encoding", sort=False)[list(ways)].median().round().astype(int)
-    table.index = [name.replace("_", " ") for name in table.index]
+    table.index = [ENCODING_NAMES.get(name, name) for name in table.index]
     return table.rename(columns=ways).rename_axis(index="encoding", columns=None)
 
 
@@ -434,10 +441,10 @@ def planes_in_words(scores: pd.DataFrame, planes: pd.DataFrame) -> str:
         if len(own):
             most = sorted(own.value_counts().index[:3])
             words = ", ".join(map(str, most))
-            told.append(f"with {name} {words} ({int(own.isin(most).sum())} of {len(own)} heads)")
+            told.append(f"with {name}: {words} ({int(own.isin(most).sum())} of {len(own)} heads)")
     if not told:
         return "No head is clearly positional at the end."
-    return f"The frequency IDs where positional heads most often have their largest logits: {'; '.join(told)}."
+    return f"The frequency IDs where positional heads most often have their largest logits, {'; '.join(told)}."
 
 
 def model_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -447,8 +454,8 @@ def model_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     groups = rows.groupby(["corpus", "encoding", "width"], sort=False)
     heads = ["positional", "symbolic", "previous_token", "induction"]
     table = groups[heads].median().astype(int).assign(loss=groups["loss"].median().round(2), seeds=groups.size())
-    table.index = [f"{name}, {width}, {corpus}".replace("_", " ") for corpus, name, width in table.index]
-    return table.rename(columns={"previous_token": "previous token"}).rename_axis("encoding, width, corpus")
+    table.index = [f"{ENCODING_NAMES.get(name, name)}; {width}; {corpus}" for corpus, name, width in table.index]
+    return table.rename(columns={"previous_token": "previous token"}).rename_axis("encoding; width; corpus")
 
 
 def cost_in_words(tables: Mapping[str, pd.DataFrame]) -> str:
@@ -467,6 +474,7 @@ def cost_in_words(tables: Mapping[str, pd.DataFrame]) -> str:
     floor = 6 * first["parameters"] * first["tokens"] / (speed["teraflops"] * 1e12)
     return (
         f"{said} Alone on the card a model makes {speed['updates_per_second']:.1f} updates a second, "
-        f"{updates / speed['updates_per_second']:.0f} s without evaluations; its 6 · N · tokens operations would take "
-        f"{floor:.0f} s at the card's measured {speed['teraflops']:.0f} TFLOP/s (host: {speed['host']})."
+        f"{updates / speed['updates_per_second']:.0f} s without evaluations. Its arithmetic, six operations per "
+        f"parameter and token, would take {floor:.0f} s at the card's measured {speed['teraflops']:.0f} TFLOP/s "
+        f"(host: {speed['host']})."
     )

@@ -21,12 +21,10 @@ from torch import Tensor
 
 from possym.ensembles.attention import causal_attention
 from possym.ensembles.gptj import GPTJEnsemble
-from possym.errors import InputError
 from possym.experiments.mechanism.token_flow import attention_weights, mix
 from possym.tasks import Batch
 
 CHANGES = ("uniform", "self", "next", "ahead", "exchanged")
-PLACES = ("all", "last", "others")
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -73,10 +71,7 @@ def intervention(model: GPTJEnsemble, batch: Batch, layer: int, change: str, pos
         batch: the sequences that the model is going to read, fields with a member axis (E, B, …).
         layer: which layer, from 0.
         change: one of `CHANGES`.
-        places: one of `PLACES`: whose attention changes.
-
-    Raises:
-        InputError: a layer, change or choice of positions that does not exist.
+        positions: whose attention changes: ``"all"``, ``"last"`` or the ``"others"``.
 
     >>> from possym.ensembles.gptj import GPTJConfig
     >>> from possym.tasks import NumberTask
@@ -85,10 +80,6 @@ def intervention(model: GPTJEnsemble, batch: Batch, layer: int, change: str, pos
     >>> model(batch.tokens, attend=intervention(model, batch, 0, "self")).shape
     torch.Size([1, 4, 136])
     """
-    if change not in CHANGES or positions not in PLACES:
-        raise InputError(
-            f"change = {change!r}, positions = {positions!r}: known are {', '.join(CHANGES)}, and {', '.join(PLACES)}"
-        )
     angles = model.config.frequencies
 
     def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

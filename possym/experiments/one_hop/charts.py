@@ -67,7 +67,7 @@ def accuracy_by_length(table: pd.DataFrame) -> alt.HConcatChart:
     last = int(table["length"].max())
     able = found.groupby("model")["reach"].max().loc[models] > 0
     sooner = able & (lost["number"].fillna(last + 1) < lost["letter"].fillna(last + 1))
-    whose = "models numbers fall below one half" if able.all() else "models that reach one half numbers fall below it"
+    whose = "models numbers fall below one half" if able.all() else "models that reach one half, numbers fall below it"
     return (
         alt.hconcat(*panels)
         .add_params(*click_menu("shown", "model", ["all", *models], "all", "Model"))

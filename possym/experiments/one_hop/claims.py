@@ -43,7 +43,7 @@ def numbers_fall() -> Measurement:
     rows = table3().query("kind == 'number'").sort_values("length").groupby("model", sort=False)
     falls = {model: (cells["mean"].iloc[0], cells["mean"].iloc[-1]) for model, cells in rows}
     low = [end <= 0.1 for _, end in falls.values()]
-    words = "; ".join(f"{model} {start:.2f} to {end:.2f}" for model, (start, end) in falls.items())
+    words = "; ".join(f"{model} {start:.2f} at 12 and {end:.2f} at 300" for model, (start, end) in falls.items())
     return Measurement(words, "", judge(all(low), any(low)))
 
 

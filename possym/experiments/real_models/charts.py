@@ -495,17 +495,16 @@ def knob(table: pd.DataFrame, heads: str = "all", how: str = "silence") -> alt.V
         panels.append((line + points).properties(height=17 * len(order)))
     left = effects[effects["measure"] == "induction"].groupby("kind")["value"].mean()
     start = effects.loc[effects["measure"] == "induction", "base"].iloc[0]
-    verb = {"silence": "Silencing", "unrotate": "Not rotating"}[how]
+    done = {"silence": "silenced", "unrotate": "not rotating"}[how]
     where = heads if heads != "all" else "all heads"
     matched = {name: left.get(f"matched {name}") for name in ("symbolic", "positional")}
     taken = " and ".join(
-        f"to {left[name]:.2f} without the {name} band"
-        + ("" if value is None else f" ({value:.2f} without matched sets)")
+        f"{left[name]:.2f} with the {name} band {done}" + ("" if value is None else f" (matched sets: {value:.2f})")
         for name, value in matched.items()
     )
     return alt.vconcat(*panels).properties(
         title=alt.Title(
-            f"{verb} takes induction from {start:.2f} {taken}",
+            f"Induction is {start:.2f} intact, {taken}",
             subtitle=f"Edited in {where}. Dashed: the unedited model; matched: random sets with logits as large",
         ),
         description=f"Dot plots of abilities by edited band. {'; '.join(words)}.",

@@ -95,10 +95,10 @@ def halves(score: str, sign: int):
         found = early_late(heads, score)
         apart = min(sign * found.low, sign * found.high) > 0
         unlikely = sign * found.value > 0 and found.p_value <= LEVEL
-        medians = f"{heads[score][early].median():.2f} early, {heads[score][~early].median():.2f} late"
+        medians = f"{heads[score][early].median():.2f} early, {heads[score][~early].median():.2f} late, difference "
         reversed_ = max(sign * found.low, sign * found.high) < 0
         verdict = judge(apart and unlikely, undecided=not reversed_)
-        return Measurement(f"median {medians}", interval(found), verdict, (found,))
+        return Measurement(f"median {medians}{found.value:+.2f}", interval(found), verdict, (found,))
 
     return measure
 
@@ -175,8 +175,8 @@ def keys_gather(study: Study) -> Measurement:
         share.value >= HIGH and share.low > 0.5, share.low > 0.5, undecided=share.low <= 0.5 <= share.high
     )  # fmt: skip
     words = (
-        f"keys gather more in {found['more'].sum()} of {len(found)} heads; median resultant length "
-        f"{found['key'].median():.2f} of keys, {found['query'].median():.2f} of queries"
+        f"median resultant length {found['key'].median():.2f} of keys, {found['query'].median():.2f} of queries; "
+        f"keys gather more in {found['more'].sum()} of {len(found)} heads"
     )
     return Measurement(words, percent_interval(share), verdict, (share,))
 

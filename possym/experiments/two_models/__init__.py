@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from possym.errors import UnsupportedModelError
+from possym.experiments import real_models
 from possym.experiments.real_models import HELD, PAPERS, SCALE_FREE, shrunk, staged
 from possym.experiments.real_models.random_weights import random_weights
 from possym.experiments.two_models.bases import CONDITIONS, has_two_bases, layer_kinds, with_bases
@@ -104,11 +105,7 @@ class Config(ExperimentConfig):
         self.each_at_least(1, "pairs", "prompts", "texts", "text_length", "random_models", "random_prompts")
         self.each_at_least(1, "atlas_prompts", "atlas_length", "known_heads")
 
-    def form(self, name: str) -> dict[str, Any]:
-        """Return how `possym.profile` scores in the papers' form or scale-free."""
-        if name == PAPERS:
-            return {"temperature": self.temperature, "relative": False}
-        return {"temperature": self.relative_temperature, "relative": True}
+    form = real_models.Config.form
 
 
 def run(config: Config) -> Study:

@@ -78,9 +78,9 @@ def halves(score: str, sign: int):
         early = heads["layer"] < (heads["layer"].max() + 1) // 2
         found = early_late(heads, score)
         low, high = sorted((sign * found.low, sign * found.high))
-        medians = f"{heads[score][early].median():.2f} early, {heads[score][~early].median():.2f} late"
+        medians = f"{heads[score][early].median():.2f} early, {heads[score][~early].median():.2f} late, difference "
         verdict = judge(low > 0 and found.p_value <= LEVEL, undecided=high >= 0)
-        return Measurement(f"median {medians}", interval(found), verdict, (found,))
+        return Measurement(f"median {medians}{found.value:+.2f}", interval(found), verdict, (found,))
 
     return measure
 
@@ -100,8 +100,9 @@ def full_symbolic(study: Study) -> Measurement:
         for kind in (FULL, SLIDING)
     )
     random = random_gaps(study.tables, model)
-    words += f"; gap {first.value:+.2f}, by statements {second.value:+.2f}, of random weights {random.min():+.2f} to "
-    return Measurement(f"{words}{random.max():+.2f}", interval(first), verdict, (first, second))
+    words += f"; gap in lead: of random weights {random.min():+.2f} to {random.max():+.2f}, with statements "
+    words += f"swapped {second.value:+.2f}, with tokens swapped {first.value:+.2f}"
+    return Measurement(words, interval(first), verdict, (first, second))
 
 
 def base_makes_it(study: Study) -> Measurement:
@@ -116,8 +117,8 @@ def base_makes_it(study: Study) -> Measurement:
         not undecided and change.low > 0 and abs(swapped["gap"]) <= own["gap"] / 2, change.low > 0, undecided=undecided
     )
     words = (
-        f"gap {own['gap']:+.2f} with their own bases, {swapped['gap']:+.2f} with each other's; loss on text "
-        f"{own['text_loss']:.2f} and {swapped['text_loss']:.2f} nats per token"
+        f"loss on text {own['text_loss']:.2f} nats per token with their own bases, {swapped['text_loss']:.2f} with "
+        f"each other's; gap in lead {own['gap']:+.2f} and {swapped['gap']:+.2f}, difference {change.value:+.2f}"
     )
     return Measurement(words, interval(change), verdict, (change, exact(own["gap"]), exact(swapped["gap"])))
 

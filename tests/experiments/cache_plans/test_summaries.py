@@ -133,7 +133,7 @@ def test_recall_lost_is_that_of_the_nearest_dose(dose, model, key):
     table = summaries.silent_or_still(dose, model)
     for at, mode in itertools.product((0, 8, 12, 32), ("silence", "unrotate")):
         asked = dict(group="retrieval", arm="group", planes="slowest", dose=at, mode=mode)
-        assert table.loc[at].iloc[mode == "unrotate"] == pytest.approx(
+        assert table.loc[at].iloc[int(mode == "unrotate")] == pytest.approx(
             right(dose, "model", **asked, model=model)[model]
         )
 

@@ -145,6 +145,8 @@ def test_learnt_angles_score_nine_tenths_and_one_tenth(first, verdict, monkeypat
         Study({"scores": table.rename(columns={"positional": "symbolic", "symbolic": "positional"}), "accuracy": table})
     )
     assert other.verdict == verdict
+    monkeypatch.setattr(claims.sweep, "learnt_ids", lambda *_, **__: [])
+    assert claims.behaviour("index", "positional")(Study({"scores": table, "accuracy": table})).verdict == FAILS
 
 
 @pytest.mark.parametrize(

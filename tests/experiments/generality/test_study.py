@@ -13,6 +13,8 @@ from possym.experiments import trained as ensembles
 from possym.rope import rotate
 from possym.tasks import NumberTask
 
+from ..stores import smoke_run
+
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 
 TINY = {
@@ -41,12 +43,9 @@ def smoke(tmp_path_factory):
         return result
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POSSYM_RESULTS", str(tmp_path_factory.mktemp("results")))
-        patch.setenv("POSSYM_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(study, "train", watched)
-        config = study.Config.preset_named("smoke", device="cpu")
-        results.load_or_run(study, config, "always")
-        yield config, results.load_or_run(study, config, "stored"), made
+        for config, result in smoke_run(study, tmp_path_factory):
+            yield config, result, made
 
 
 def test_each_setting_trains_what_it_says_on_the_tasks_it_is_about(smoke):

@@ -19,6 +19,8 @@ from possym.experiments.generalization.long_inputs import (
 from possym.rope import planes, rotate
 from possym.tasks import LetterTask, NumberTask
 
+from .sequences import source
+
 SIZES = {"layers": 3, "width": 16, "init_std": 0.7}
 MODELS = {
     "gptj, one head": (GPTJEnsemble, GPTJConfig(136, **SIZES)),
@@ -26,10 +28,6 @@ MODELS = {
     "llama, one head": (LlamaEnsemble, LlamaConfig(136, **SIZES)),
     "llama, two heads": (LlamaEnsemble, LlamaConfig(136, heads=2, **SIZES)),
 }
-
-
-def source(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture(scope="module", params=MODELS)

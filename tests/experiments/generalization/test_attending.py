@@ -20,11 +20,9 @@ from possym.experiments.generalization.repairs import REPAIRS, repaired
 from possym.rope import frequencies, rotate
 from possym.tasks import NumberTask
 
+from .sequences import source
+
 CONFIG = GPTJConfig(136, layers=3, heads=2, width=16, init_std=0.5)
-
-
-def source(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def contents(*shape):

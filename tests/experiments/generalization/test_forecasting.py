@@ -22,17 +22,9 @@ from possym.experiments.generalization.forecasting import (
 from possym.experiments.generalization.long_inputs import WINDOW, sample_members
 from possym.tasks import Batch, LetterTask, NumberTask
 
+from .sequences import self_taught, source
+
 TASKS = {"number": NumberTask(), "letter": LetterTask(), "letter_any": LetterTask("any")}
-
-
-def source(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def self_taught(model, batch):
-    """The batch with the model's own answers to the windows for right ones: what more length changes is wrong."""
-    with torch.no_grad():
-        return batch._replace(answer=model(batch.tokens[..., -WINDOW:]).argmax(-1))
 
 
 def brute_force(model, task, length, count):

@@ -12,15 +12,7 @@ from possym.experiments.generalization.long_inputs import EXACT, WINDOW, sample_
 from possym.rope import rotate
 from possym.tasks import NumberTask
 
-
-def source(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def self_taught(model, batch):
-    """The batch with the model's own answers to the windows for right ones: what more length changes is wrong."""
-    with torch.no_grad():
-        return batch._replace(answer=model(batch.tokens[..., -WINDOW:]).argmax(-1))
+from .sequences import self_taught, source
 
 
 @pytest.mark.parametrize(("kind", "config"), [(GPTJEnsemble, GPTJConfig), (LlamaEnsemble, LlamaConfig)])

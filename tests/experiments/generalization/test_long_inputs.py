@@ -18,9 +18,7 @@ from possym.experiments.generalization.long_inputs import (
 )
 from possym.tasks import NumberTask
 
-
-def source(seed=0):
-    return torch.Generator().manual_seed(seed)
+from .sequences import source
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,14 @@ import pandas as pd
 import pytest
 import torch
 
-from possym import results
 from possym.ensembles.last_token import plane_table
 from possym.experiments import generalization as study
 from possym.experiments import learning_dynamics
 from possym.experiments import trained as ensembles
 from possym.experiments.generalization.long_inputs import HOPS, answer, find_attended_steps, sample_members
 from possym.experiments.learning_dynamics import score_heads
+
+from ..stores import smoke_run
 
 torch.set_num_threads(1)
 
@@ -21,13 +22,9 @@ TINY = study.Config.preset_named(
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    """The smoke preset's result after fewer steps, stored and loaded again, with its cache of trained models."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POSSYM_RESULTS", str(tmp_path_factory.mktemp("results")))
-        patch.setenv("POSSYM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        config = study.Config.preset_named("smoke", device="cpu", steps=100)
-        results.load_or_run(study, config, "always")
-        yield config, results.load_or_run(study, config, "stored").tables
+    """The smoke preset's tables after fewer steps."""
+    for config, result in smoke_run(study, tmp_path_factory, steps=100):
+        yield config, result.tables
 
 
 def test_tables_hold_every_model_and_length_once(smoke):

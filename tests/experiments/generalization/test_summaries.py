@@ -11,6 +11,7 @@ from possym.experiments.generalization.summaries import (
     crossing,
     crossings,
     failing_layers,
+    kept_leads,
     layer_agreement,
     learnt,
     repair_gains,
@@ -84,3 +85,41 @@ def test_a_head_attends_to_a_step_with_half_of_its_attention():
     )
     leads = pd.DataFrame([head | {"hops": h} for h in (1, 2, 3)])
     assert attending_heads(leads, looks)["hops"].tolist() == [1]
+
+
+def test_tables_keep_the_order_of_the_study_and_a_seed_that_gains_nothing_is_not_better():
+    rows = [(task, seed, repair, heads, 0.5 + gain * (repair != "none"))
+            for task in ("number", "letter") for seed, gain in enumerate((0.0, 0.25, -0.25))
+            for repair, heads in (("none", "none"), ("p-RoPE", "others"), ("p-RoPE", "all"))]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["task", "seed", "repair", "heads", "accuracy"]).assign(length=100)
+    found = repair_gains(table)
+    assert found[["task", "heads"]].values.tolist() == [
+        ["number", "others"], ["number", "all"], ["letter", "others"], ["letter", "all"]
+    ]  # fmt: skip
+    assert found["better"].tolist() == [pytest.approx(1 / 3)] * 4 and found["gain"].tolist() == [0.0] * 4
+    causes = [(task, seed, source, seed) for task in ("number", "letter") for seed in (0, 1)
+              for source in ("measured", "forecast")]  # fmt: skip
+    agreement = layer_agreement(pd.DataFrame(causes, columns=["task", "seed", "source", "cause"]))
+    assert agreement["task"].tolist() == ["letter", "number"] or agreement["task"].tolist() == ["number", "letter"]
+    assert agreement[["models", "same", "near", "usual"]].values.tolist() == [[2, 1.0, 1.0, 0.5]] * 2
+
+
+def test_accuracy_at_the_level_itself_has_not_fallen():
+    ways = [("whole", -1, 0.9, 0.8), ("upto", 0, 0.5, 0.9), ("upto", 1, 0.5, 0.89), ("shielded", 0, 1.0, 0.7),
+            ("shielded", 1, 0.9, 0.95)]  # fmt: skip
+    rows = [(0, way, layer, length, value) for way, layer, *values in ways
+            for length, value in zip((20, 40), values, strict=True)]  # fmt: skip
+    rows += [(0, "whole", -1, 80, 0.1)]
+    table = pd.DataFrame(rows, columns=["seed", "way", "layer", "length", "accuracy"])
+    assert failing_layers(table, ["seed"]).values.tolist() == [[0, 40, 0.8, 1, 1, 0.95]]
+    assert crossing([10, 100, 1000], [1.0, 0.9, 0.8]) == pytest.approx(100)
+
+
+def test_a_seed_keeps_the_last_lead_as_a_share_of_the_first():
+    rows = [(task, seed, length, lead * factor) for task, factor in (("number", 0.5), ("letter", 1.0))
+            for seed in (0, 1) for length, lead in ((17, 4.0 + seed), (50, 9.0), (100, 3.0))
+            for _ in range(2)]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["task", "seed", "length", "median"])
+    assert kept_leads(table.sample(frac=1, random_state=0)).to_dict() == {
+        task: {0: pytest.approx(0.75), 1: pytest.approx(0.6)} for task in ("number", "letter")
+    }

@@ -44,6 +44,9 @@ def test_a_reading_lies_within_the_range_widened_by_a_twentieth(off, verdict, mo
     monkeypatch.setattr(claims, "whole", lambda *_: None)
     monkeypatch.setattr(claims, "over_seeds", lambda *_: table)
     assert claims.readings("letter")(study()).verdict == verdict
+    exact = table[:2].assign(low=[0.55, 0.0], high=[1.0, 0.45])  # a twentieth away, from above and from below
+    monkeypatch.setattr(claims, "over_seeds", lambda *_: exact)
+    assert claims.readings("letter")(study()).verdict == HOLDS
     few = table[:1]
     monkeypatch.setattr(claims, "over_seeds", lambda *_: few)
     assert claims.readings("letter")(study()).verdict == (HOLDS if abs(off[0]) < 0.05 else FAILS)
@@ -105,6 +108,10 @@ def test_the_best_change_of_angles_gains_less_than_a_tenth(best, verdict, monkey
 
 def test_what_is_left_of_the_lead_is_lower_on_the_number_task_if_strictly(monkeypatch):
     leads = pd.DataFrame({"task": ["number", "letter"], "length": [17, 5000]})
+    for task in ("number", "letter"):
+        alone = leads[leads["task"] != task]
+        monkeypatch.setattr(claims, "attending_heads", lambda *_, alone=alone: alone)
+        assert claims.leads_fall(study()).measured.startswith(f"no head of the {task} task")
     monkeypatch.setattr(claims, "attending_heads", lambda *_: leads)
     for first, less, verdict in ((0.49, 8, HOLDS), (0.5, 7, IN_PART)):
         kept = pd.DataFrame({"number": [first, *[0.1] * 7, 0.9], "letter": [0.5] * 8 + [np.nan]})
@@ -120,6 +127,7 @@ def test_what_is_left_of_the_lead_is_lower_on_the_number_task_if_strictly(monkey
         ((1.1, 1 / 1.1, 1.0, 1.0), (8, 8, 8, 8), HOLDS), ((1.11, 1.0, 1.0, 1.0), (8, 8, 8, 8), IN_PART),
         ((1.11, 0.9, 1.0, 1.0), (8, 8, 8, 8), IN_PART), ((1.11, 0.9, 1.2, 1.0), (8, 8, 8, 8), FAILS),
         ((1.11, 1.0, 1.0, 1.0), (7, 8, 8, 8), HOLDS), ((1.0,) * 4, (7, 7, 7, 7), UNTESTABLE),
+        ((1.0, 1.2, 1.2, 1.0), (7, 8, 8, 8), FAILS),
     ],
 )  # fmt: skip
 def test_a_median_forecast_is_within_a_tenth_at_each_level_that_half_of_the_models_reach(

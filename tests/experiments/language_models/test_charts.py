@@ -60,7 +60,7 @@ def test_the_words_on_the_wave_count_heads(rope):
     end = lead.xs(2500, level="step") >= 0.5
     said = summaries.wave_in_words(rope["scores"], rope["jobs"])
     assert f"At update 50 the wave is highest: {crest.sum()} of 512" in said
-    assert f"At the end {(crest & end).sum()} of them are positional" in said
+    assert f"At the end {(crest & end).sum()} of these heads are positional" in said
     turned = (crest & (lead.xs(2500, level="step") <= -0.5)).sum()
     assert f"{turned} are symbolic; {end.sum()} of all heads end positional" in said
     jobs = rope["jobs"].set_index(["seed", "step", "layer", "head"])["induction"] >= 0.3
@@ -135,14 +135,14 @@ def test_the_words_on_planes_count_heads(tables):
     )
     strongest = norms[lead.loc[norms.index] >= 0.5].idxmax(axis=1)
     most = strongest.value_counts()[:3]
-    told = f"with RoPE {', '.join(map(str, sorted(most.index)))} ({most.sum()} of {len(strongest)} heads)"
+    told = f"with RoPE: {', '.join(map(str, sorted(most.index)))} ({most.sum()} of {len(strongest)} heads)"
     assert told in summaries.planes_in_words(main["scores"], main["planes"])
 
 
 def test_losses_told_are_those_of_models_of_one_size(tables):
     ends = tables["loss"].query("step == 2500 and width == 512 and corpus == 'source'")["loss"]
     said = summaries.models_in_words(tables)
-    assert f"the 40 of 29 million parameters end at {ends.min():.2f} to {ends.max():.2f} nats" in said
+    assert f"the 40 models of 29 million parameters end at {ends.min():.2f} to {ends.max():.2f} nats" in said
 
 
 def test_titles_say_no_more_than_the_tables(tables, rope):
@@ -195,7 +195,7 @@ def test_the_words_on_carriers_count_heads(tables):
     said = summaries.carriers_in_words(rope["without_heads"], rope["scores"], rope["jobs"])
     assert f"Of {copying.sum()} induction heads {(copying & carry).sum()} carry recall" in said
     assert (
-        f"of {before.sum()} previous-token heads {(before & carry).sum()}. These are the sharpest, 2 in every seed"
+        f"of {before.sum()} previous-token heads {(before & carry).sum()}. These 8 are the sharpest previous-token"
         in said
     )
     assert f"at least {last['previous_token'][before & carry].min():.2f}" in said
@@ -207,11 +207,11 @@ def test_failing_lengths_are_where_the_loss_has_risen(tables):
     table = summaries.failing_table(tables["reach"])
     nope = tables["reach"].query("encoding == 'nope' and way == 'gap'")
     assert nope.groupby("seed")["loss"].agg(lambda loss: loss.max() - loss.min()).max() < 1e-4
-    assert table.loc["nope", "new angles alone"] == 4096 and table.shape == (5, 4)
+    assert table.loc["no positions (NoPE)", "new angles alone"] == 4096 and table.shape == (5, 4)
     curve = (
         tables["reach"]
         .query("encoding == 'rope' and way == 'measured'")
         .pivot(index="length", columns="seed", values="loss")
     )
     found = [2 ** np.interp(curve[s].iloc[0] + 0.5, curve[s].to_numpy(), np.log2(curve.index)) for s in curve]
-    assert table.loc["rope", "measured"] == round(np.median(found))
+    assert table.loc["RoPE, base 10⁴", "measured"] == round(np.median(found))

@@ -110,7 +110,9 @@ def test_symbolic_heads_that_carry_recall_are_told():
 def test_a_quarter_is_compared_with_the_mean_of_random_draws():
     found = claims.recall_quarter(carried((0, 0), (0, 0), symbolic=2.0))
     assert found.verdict == HOLDS and found.estimates[0].value == pytest.approx(2.015 - 1.0)
-    assert found.measured.endswith("lost without the symbolic quarter 2.01, the positional 1.50")
+    assert found.measured.startswith(
+        "nats of recall lost: without the symbolic quarter 2.01, without the positional 1.50"
+    )
     assert claims.recall_quarter(carried((0, 0), (0, 0), symbolic=0.5)).verdict == FAILS
 
 
@@ -152,7 +154,7 @@ def read_far(forecast=1.0, gap=3.0, more=1.0, seeds=range(4)):
 
 def test_a_forecast_has_to_beat_both_constants():
     found = claims.forecast_length(read_far())
-    assert found.verdict == HOLDS and "(rope, error 0.02)" in found.measured
+    assert found.verdict == HOLDS and "(RoPE, base 10⁴; error 0.02)" in found.measured
     # Failing at once: off by log2 of 600 · 1.5ᵏ / 512, k = 0 … 4, hence by 1.40 on average with the first seed.
     assert found.estimates[0].value == pytest.approx(-1.40, abs=0.05)
     assert claims.forecast_length(read_far(forecast=3.0)).verdict in (FAILS, NOT_SHOWN)

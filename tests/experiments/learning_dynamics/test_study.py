@@ -14,6 +14,8 @@ from possym.experiments import trained as ensembles
 from possym.rope import rotate
 from possym.tasks import Batch, LetterTask, NumberTask
 
+from ..stores import smoke_run
+
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 
 TINY = study.Config.preset_named(
@@ -33,12 +35,7 @@ TINY = study.Config.preset_named(
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    """The smoke preset's result, stored and loaded again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POSSYM_RESULTS", str(tmp_path_factory.mktemp("results")))
-        config = study.Config.preset_named("smoke", device="cpu")
-        results.load_or_run(study, config, "always")
-        yield config, results.load_or_run(study, config, "stored")
+    yield from smoke_run(study, tmp_path_factory)
 
 
 def test_both_tasks_are_learnt_well_above_guessing_a_place(smoke):

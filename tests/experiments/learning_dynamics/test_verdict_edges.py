@@ -166,6 +166,24 @@ def test_the_lowest_layers_scores_are_within_a_tenth_of_the_range_or_means_withi
     assert [one.value for one in found.estimates] == pytest.approx(np.mean(pairs, axis=0))
 
 
+def test_a_tenth_and_a_fifth_are_within(monkeypatch):
+    for paper, score, verdict in ((0.5, 0.6, HOLDS), (0.5, 0.4, HOLDS), (0.2, 0.4, IN_PART), (0.2, 0.41, FAILS)):
+        table = frame(
+            "task step layer seed positional symbolic", [("number", 9, 0, seed, score, score) for seed in (0, 1)]
+        )
+        monkeypatch.setattr(claims, "published", lambda _, paper=paper: SimpleNamespace(value=[paper, paper]))
+        assert claims.layer_zero(Study({"scores": table})).verdict == verdict
+
+
+@pytest.mark.parametrize("first", [(2000, 2000), (2500, 2000), (2000, 2500)])
+def test_the_first_two_hop_counts_are_in_order_too(first, monkeypatch):
+    table = seeds_of([(*first, 3000, 4000)])
+    monkeypatch.setattr(claims, "crossing_steps", lambda *_: table)
+    found = claims.hop_order(Study({"accuracy": frame("task", [])}))
+    order = first[0] < first[1], first[0] == first[1], first[0] > first[1]
+    assert found.measured.startswith("in order in {:d} of 1 seeds, tied in {:d}, otherwise in {:d}; ".format(*order))
+
+
 @pytest.mark.parametrize(
     ("correlation", "low", "high", "shuffled", "verdict"),
     [

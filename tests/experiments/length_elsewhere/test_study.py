@@ -21,6 +21,8 @@ from possym.experiments.length_elsewhere import charts
 from possym.experiments.length_elsewhere.claims import letter_goes_further
 from possym.tasks import Batch
 
+from ..stores import smoke_run
+
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 
 TINY = {"device": "cpu", "width": 16, "training_sequences": 64, "steps": 16, "batch": 4, "warmup": 2}
@@ -30,13 +32,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    """The smoke preset's result, stored and loaded again, with its cache of trained models."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POSSYM_RESULTS", str(tmp_path_factory.mktemp("results")))
-        patch.setenv("POSSYM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        config = study.Config.preset_named("smoke", device="cpu")
-        results.load_or_run(study, config, "always")
-        yield config, results.load_or_run(study, config, "stored")
+    yield from smoke_run(study, tmp_path_factory)
 
 
 def test_tables_hold_every_model_and_length_once(smoke):

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
-from possym.errors import InputError
 from possym.experiments.mechanism.interventions import (
     CHANGES,
     changed_weights,
@@ -134,11 +133,3 @@ def test_leaving_out_takes_the_least_needed_layer_of_each_member(batch, instead)
 def test_of_equally_good_layers_the_latest_goes_first():
     model = model_of(layers=4)
     assert greedy_layer_ablation(model, lambda attend: torch.ones(2), "self")[0].tolist() == [[3, 2, 1, 0]] * 2
-
-
-def test_wrong_input_is_refused(batch):
-    model = model_of()
-    with pytest.raises(InputError, match="known are uniform, self"):
-        intervention(model, batch, 0, "zero")
-    with pytest.raises(InputError, match="known are uniform"):
-        intervention(model, batch, 0, "self", "first")

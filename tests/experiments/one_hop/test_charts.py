@@ -33,7 +33,7 @@ def test_accuracy_has_a_point_for_every_cell_of_every_model(rows):
     assert chart.title.text == "In 4 of 4 models numbers fall below one half before letters do"
     weak = table.assign(mean=table["mean"].where(table["model"] != "made-up", 0.1))
     title = charts.accuracy_by_length(weak).title.text
-    assert title == "In 3 of 3 models that reach one half numbers fall below it before letters do"
+    assert title == "In 3 of 3 models that reach one half, numbers fall below it before letters do"
     assert draw(chart).count('aria-roledescription="rule mark"') == len(table) + 2
     marked = re.findall(r'aria-label="[^"]*model: ([^";]*)"[^>]*opacity="([\d.]+)"', draw(chart, shown="made-up"))
     assert {(model == "made-up", opacity) for model, opacity in marked} == {(True, "1"), (False, "0.12")}

@@ -194,13 +194,13 @@ def test_knob_compares_with_the_model_as_it_is(tables):
     assert row.change == pytest.approx(edited.induction - base.induction)
     chart = real.knob(knob)
     matched = effects[(effects.band == "matched positional") & (effects.measure == "induction")]["value"].mean()
-    assert f"Silencing takes induction from {base.induction:.2f} to" in chart.title.text
-    said = f"to {edited.induction:.2f} without the positional band ({matched:.2f} without matched sets)"
+    assert f"Induction is {base.induction:.2f} intact, " in chart.title.text
+    said = f"{edited.induction:.2f} with the positional band silenced (matched sets: {matched:.2f})"
     assert said in chart.title.text
     for band in ("matched symbolic", "matched positional"):
         assert len([row for row in drawn(chart) if row.get("band") == band]) == 2 * len(readings.MEASURES)
     stopped = real.knob(knob, how="unrotate")
-    assert "Not rotating takes" in stopped.title.text and "matched sets" not in stopped.title.text
+    assert "band not rotating" in stopped.title.text and "matched sets" not in stopped.title.text
     with pytest.raises(InputError, match="no such edits"):
         real.knob(knob, heads="none of them")
 

@@ -17,11 +17,10 @@ def main(words: list[str] | None = None) -> int:
     )
     where = f"where wheels and corpora go; the study reads {cache_root() / 'corpora'}"
     parser.add_argument("folder", type=Path, help=where.replace("%", "%%"))
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS, help="which to make (standard: all)")
     asked = parser.parse_args(words)
     try:
         wheels = fetch(asked.folder / "wheels")
-        for kind in asked.kinds:
+        for kind in KINDS:
             corpus = make(read_wheels(wheels), kind)
             save(corpus, asked.folder / f"{kind}.safetensors")
             print(f"{kind}: {len(corpus.train):,} tokens, {len(corpus.held_out):,} held out, sha256 {corpus.sha256}")
