@@ -156,7 +156,7 @@ def test_a_scaling_that_is_not_read_is_warned_of(said, factors, what, tmp_path, 
             hub.load(str(tmp_path / "odd.gguf"), device="cpu")
 
 
-@pytest.mark.parametrize("count", [0, 1000, -1000])
+@pytest.mark.parametrize("count", [0, -1000])
 def test_a_file_that_is_cut_off_is_refused(count, tmp_path, monkeypatch):
     monkeypatch.setenv("POSSYM_CACHE", str(tmp_path / "cache"))
     write(build({}), tmp_path / "whole.gguf", {}, {})

@@ -426,8 +426,6 @@ def test_a_slow_first_update_does_not_mislead_the_schedule():
 
 REFUSED = {
     "text without tokenizer": (dict(prompts=["Alice likes red"]), "give tokenizer"),
-    "two tokens": (dict(prompts=[[1, 2]]), "at least three"),
-    "nothing": (dict(prompts=[]), "give one or more"),
     "query": (dict(query=1), "two keys"),
     "blocks": (dict(blocks="words"), "'tokens', 'sentences'"),
     "temperature": (dict(temperature=0), "temperature = 0"),
