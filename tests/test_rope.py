@@ -92,6 +92,8 @@ def test_planes_follow_the_layout():
     x = torch.arange(6.0)
     assert planes(x, frequencies(4), "interleaved").tolist() == [[0, 1], [2, 3]]
     assert planes(x, frequencies(4), "half").tolist() == [[0, 2], [1, 3]]
+    with pytest.raises(InputError, match="^x is of type str"):
+        planes("x", frequencies(4), "half")
 
 
 @pytest.mark.parametrize("dim", [0, 3, 2.0])
