@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from possym.experiments import trained as ensembles
 from possym.rope import rotate
 from possym.tasks import NumberTask
 
-from ..stores import smoke_run
+from ..stores import interrupt, smoke_run
 
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 
@@ -154,18 +155,8 @@ def test_an_interrupted_study_ends_with_the_same_result(tmp_path, monkeypatch):
     whole = study.run(config)
     for name in ("RESULTS", "CACHE"):
         monkeypatch.setenv(f"POSSYM_{name}", str(tmp_path / f"stopped-{name}"))
-    calls, score_heads = [], study.score_heads
-
-    def stop_in_the_second_run(*arguments):
-        calls.append(1)
-        if len(calls) == 5:
-            raise KeyboardInterrupt
-        return score_heads(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(study, "score_heads", stop_in_the_second_run)
-        with pytest.raises(KeyboardInterrupt):
-            study.run(config)
+    calls = itertools.count(1)
+    interrupt(study, config, "score_heads", lambda *_: next(calls) == 5)  # in the second run
     resumed = study.run(config)
     for name in ("accuracy", "scores", "heads"):
         pd.testing.assert_frame_equal(whole.tables[name], resumed.tables[name], check_exact=True)

@@ -11,7 +11,7 @@ from possym.experiments import trained as ensembles
 from possym.experiments.generalization.long_inputs import HOPS, answer, find_attended_steps, sample_members
 from possym.experiments.learning_dynamics import score_heads
 
-from ..stores import smoke_run
+from ..stores import interrupt, same_tables, smoke_run
 
 torch.set_num_threads(1)
 
@@ -149,14 +149,7 @@ def test_an_interrupted_study_ends_with_the_same_result(tmp_path, monkeypatch):
     monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path / "whole"))
     whole = study.run(TINY)
     monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path / "stopped"))
-
-    def stop(group):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(study, "measure_repairs", stop)
-        with pytest.raises(KeyboardInterrupt):
-            study.run(TINY)
+    interrupt(study, TINY, "measure_repairs", lambda group: True)
     done = sorted(path.name for path in study.checkpoint_folder(study.NAME, TINY).glob("*.json"))
     assert done == [f"letter-0.003-{stage}.json" for stage in ("forecast", "parts", "swept")]
     # What is kept is taken, not measured again: a mark in it comes back.
@@ -164,9 +157,7 @@ def test_an_interrupted_study_ends_with_the_same_result(tmp_path, monkeypatch):
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"seconds": 12345.0}))
     resumed = study.run(TINY)
     assert (resumed.tables["timing"]["seconds"] == 12345).sum() == 1
-    for name, table in whole.tables.items():
-        if name != "timing":
-            pd.testing.assert_frame_equal(table, resumed.tables[name], check_exact=True)
+    same_tables(whole, resumed)
 
 
 def test_the_paper_preset_is_what_the_chapter_says():

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -14,7 +15,7 @@ from possym.experiments import trained as ensembles
 from possym.rope import rotate
 from possym.tasks import Batch, LetterTask, NumberTask
 
-from ..stores import smoke_run
+from ..stores import interrupt, same_tables, smoke_run
 
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 
@@ -161,22 +162,10 @@ def test_an_interrupted_study_ends_with_the_same_result(tmp_path, monkeypatch):
     monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path / "whole"))
     whole = study.run(TINY)
     monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path / "stopped"))
-    calls, score_heads = [], study.score_heads
-
-    def stop_in_the_second_task(*arguments):
-        calls.append(1)
-        if len(calls) == 5:
-            raise KeyboardInterrupt
-        return score_heads(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(study, "score_heads", stop_in_the_second_task)
-        with pytest.raises(KeyboardInterrupt):
-            study.run(TINY)
+    calls = itertools.count(1)
+    interrupt(study, TINY, "score_heads", lambda *_: next(calls) == 5)  # in the second task
     resumed = study.run(TINY)
-    for name, table in whole.tables.items():
-        if name != "timing":
-            pd.testing.assert_frame_equal(table, resumed.tables[name], check_exact=True)
+    same_tables(whole, resumed)
     for name, array in whole.arrays.items():
         assert torch.equal(array, resumed.arrays[name]), name
 

@@ -21,7 +21,7 @@ from possym.experiments.length_elsewhere import charts
 from possym.experiments.length_elsewhere.claims import letter_goes_further
 from possym.tasks import Batch
 
-from ..stores import smoke_run
+from ..stores import interrupt, smoke_run
 
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
 
@@ -141,17 +141,7 @@ def test_an_interrupted_study_ends_with_the_same_result(tmp_path, monkeypatch):
     whole = study.run(config)
     assert whole.tables["forecast"].empty  # sixteen steps teach nothing
     monkeypatch.setenv("POSSYM_RESULTS", str(tmp_path / "stopped"))
-    evaluation = study.evaluation
-
-    def stop_at_the_second(name, changed, *rest):
-        if changed.settings == ("heads",):
-            raise KeyboardInterrupt
-        return evaluation(name, changed, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(study, "evaluation", stop_at_the_second)
-        with pytest.raises(KeyboardInterrupt):
-            study.run(config)
+    interrupt(study, config, "evaluation", lambda name, changed, *_: changed.settings == ("heads",))  # the second
     done = study.checkpoint_folder(study.NAME, config) / "llama-letter.json"
     done.write_text(json.dumps(json.loads(done.read_text()) | {"seconds": 12345.0}))  # a mark that comes back
     resumed = study.run(config)
