@@ -3,7 +3,7 @@
 from possym.tasks.batch import Batch
 from possym.tasks.canonical import IndexTask, PartialInductionTask, RetrievalTask
 from possym.tasks.mixed import MixedTask
-from possym.tasks.multihop import LetterTask, NumberTask
+from possym.tasks.number_and_letter import LetterTask, NumberTask
 from possym.tasks.onehop import OneHop, OneHopTask
 
 __all__ = [

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from possym.errors import InputError, require_type
 from possym.tasks.batch import Batch, check_count, check_generator
-from possym.tasks.multihop import PRE_TARGETS, TARGETS, LetterTask
+from possym.tasks.number_and_letter import PRE_TARGETS, TARGETS, LetterTask
 
 KINDS = ("drawn", "decoys", "disagree", "copied", "cut", "cut-disagree")
 MARKED = {"drawn": 1, "decoys": 3, "disagree": 1, "copied": 0, "cut": 1, "cut-disagree": 1}

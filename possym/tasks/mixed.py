@@ -1,6 +1,6 @@
 """The mixed task: one path whose hops alternate between number and letter, so that a model needs both kinds of head.
 
-The window is that of `possym.tasks.multihop`: 8 target tokens, 8 pre-target tokens, the query. Every token
+The window is that of `possym.tasks.number_and_letter`: 8 target tokens, 8 pre-target tokens, the query. Every token
 begins with a letter, its name; what follows says what it does.
 """
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from possym.tasks.batch import Batch, check_sequences, refuse_rows, uniform
-from possym.tasks.multihop import MAX_HOPS, PRE_TARGETS, TARGETS, WINDOW, MultiHopTask, draw_paths, public_path
+from possym.tasks.number_and_letter import MAX_HOPS, PRE_TARGETS, TARGETS, WINDOW, MultiHopTask, draw_paths, public_path
 
 
 class MixedTask(MultiHopTask):

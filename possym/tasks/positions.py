@@ -6,7 +6,7 @@ from torch import Tensor
 from possym.errors import InputError
 from possym.tasks.batch import check_sequences
 from possym.tasks.mixed import MixedTask
-from possym.tasks.multihop import MAX_HOPS, LetterTask, NumberTask
+from possym.tasks.number_and_letter import MAX_HOPS, LetterTask, NumberTask
 
 ROWS = 2**16
 

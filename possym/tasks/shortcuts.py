@@ -8,7 +8,7 @@ from torch import Tensor
 from possym.errors import InputError
 from possym.tasks.batch import Batch
 from possym.tasks.mixed import MixedTask
-from possym.tasks.multihop import LetterTask, NumberTask
+from possym.tasks.number_and_letter import LetterTask, NumberTask
 
 TARGETS = 8
 

@@ -7,7 +7,7 @@ from possym.ensembles.ensemble import Ensemble
 from possym.experiments.generalization.attending import all_frequencies, last_contents, rotate_pair
 from possym.experiments.generalization.long_inputs import WINDOW, last_logits
 from possym.tasks import Batch
-from possym.tasks.multihop import TARGETS
+from possym.tasks.number_and_letter import TARGETS
 
 
 @torch.no_grad()

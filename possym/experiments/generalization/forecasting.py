@@ -31,7 +31,7 @@ from possym.experiments.generalization.attending import (
 )
 from possym.experiments.generalization.long_inputs import WINDOW, Precision, sample_members
 from possym.tasks import Batch, LetterTask, NumberTask
-from possym.tasks.multihop import TARGETS
+from possym.tasks.number_and_letter import TARGETS
 
 RELOCATED = 2048  # contents that a window sees at most
 STRATA = 512  # stretches of positions at most
