@@ -296,7 +296,8 @@ def probes_without_heads(knock_out: pd.DataFrame, model: str) -> alt.HConcatChar
     looked = without.loc[without["probe"] == "look-up", "value"]
     title = f"Look-up suffers most without {worst['look-up']} heads, counting without {worst['counting']} ones"
     if looked.max() == 0:
-        title = f"Without any one kind nothing is looked up; counting suffers most without {worst['counting']} heads"
+        told = f"counting suffers most without {worst['counting']} heads"
+        title = f"Leave out any one kind, and nothing is looked up; {told}"
     said = [f"{row.probe} {row.name} {row.value:.2f}" for row in table.itertuples(index=False)]
     return alt.hconcat(*panels).properties(
         title=alt.Title(

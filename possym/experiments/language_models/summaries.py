@@ -441,10 +441,10 @@ def planes_in_words(scores: pd.DataFrame, planes: pd.DataFrame) -> str:
         if len(own):
             most = sorted(own.value_counts().index[:3])
             words = ", ".join(map(str, most))
-            told.append(f"with {name}: {words} ({int(own.isin(most).sum())} of {len(own)} heads)")
+            told.append(f"{words} with {name} ({int(own.isin(most).sum())} of {len(own)} heads)")
     if not told:
         return "No head is clearly positional at the end."
-    return f"The frequency IDs where positional heads most often have their largest logits, {'; '.join(told)}."
+    return f"The frequency IDs where positional heads most often have their largest logits are {'; '.join(told)}."
 
 
 def model_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

@@ -102,7 +102,7 @@ def test_probes_lost_without_any_kind_are_not_ranked(found):
     table = found["knock_out"].copy()
     table.loc[(table["probe"] == "look-up") & (table["arm"] == "group"), "value"] = 0.0
     title = charts.probes_without_heads(table, claims.MAIN).title.text
-    assert title == "Without any one kind nothing is looked up; counting suffers most without positional heads"
+    assert title == "Leave out any one kind, and nothing is looked up; counting suffers most without positional heads"
 
 
 def test_a_plan_has_a_tile_for_every_key_head():

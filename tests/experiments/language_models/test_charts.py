@@ -135,7 +135,7 @@ def test_the_words_on_planes_count_heads(tables):
     )
     strongest = norms[lead.loc[norms.index] >= 0.5].idxmax(axis=1)
     most = strongest.value_counts()[:3]
-    told = f"with RoPE: {', '.join(map(str, sorted(most.index)))} ({most.sum()} of {len(strongest)} heads)"
+    told = f"{', '.join(map(str, sorted(most.index)))} with RoPE ({most.sum()} of {len(strongest)} heads)"
     assert told in summaries.planes_in_words(main["scores"], main["planes"])
 
 
