@@ -397,6 +397,7 @@ def test_bad_counts_of_swaps_are_refused(logits, options, message):
         ({"positions": torch.arange(4)}, "one for each key"),
         ({"positions": torch.tensor([0.0, 1, 2, 3, math.nan])}, "finite"),
         ({"query_position": None}, "one finite number"),
+        ({"query_position": True}, "one finite number"),
         ({"frequencies": frequencies(10)}, "at most half"),
         ({"layout": "Half"}, "known layouts"),
         ({"scale": "none"}, "finite number"),
