@@ -182,7 +182,8 @@ def test_models_are_told_in_words(tables):
         f"{min(ends):.2f} to {max(ends):.2f} nats per token; token frequencies alone give 7.25."
     )
     shown = summaries.model_table(tables)
-    assert len(shown) == 4
+    order = ["nope, 512, source", "rope, 256, code", "rope, 512, source", "slow half still, 512, source"]
+    assert shown.index.tolist() == order
     for name, width, corpus in {model[:3] for model in MODELS}:
         row = shown.loc[f"{name}, {width}, {corpus}".replace("_", " ")]
         seeds = [model[3] for model in MODELS if model[:3] == (name, width, corpus)]
