@@ -15,12 +15,17 @@ FILE = Path(__file__).with_suffix(".json")
 ROOMS = sorted({path.parent.name for path in Path(rows.__file__).parents[1].glob("experiments/*/claims.py")})
 
 
+def figures(text: str) -> list[str]:
+    """Return the numbers of a text, as they are written there."""
+    return re.findall(r"\d+(?:[.,]\d+)*", text)
+
+
 def numbers(room: str) -> dict[str, list]:
     """Return by claim of a study's folder: verdict, numbers in words (words may change), estimates to five digits."""
     found = {}
     for claim in import_module(f"possym.experiments.{room}.claims").CLAIMS:
         measured = rows.measure(claim, {})
-        words = re.findall(r"\d+(?:[.,]\d+)*", f"{measured.measured} {measured.interval}")
+        words = figures(f"{measured.measured} {measured.interval}")
         estimates = [[None if math.isnan(x) else float(f"{x:.5g}") for x in one] for one in measured.estimates]
         found[claim.id] = [measured.verdict, " ".join(words), estimates]
     return found

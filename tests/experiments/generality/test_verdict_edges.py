@@ -7,6 +7,8 @@ from possym.experiments.claim import FAILS, HOLDS, IN_PART, UNTESTABLE
 from possym.experiments.generality import claims
 from possym.results import Study
 
+from ...claims.stored_numbers import figures
+
 EMPTY = Study({"accuracy": pd.DataFrame(), "heads": pd.DataFrame(), "scores": pd.DataFrame()})
 GOOD = (0.99, 1, 1, 0.25, 0.5)  # accuracy, positional and symbolic heads, mean depths of both
 
@@ -62,10 +64,7 @@ def test_more_heads_turn_pure_than_by_drift_if_strictly(monkeypatch):
         monkeypatch.setattr(claims, "gained_while_learning", lambda gamma, t=table: t if gamma == 0.1 else None)
         found = claims.with_success(EMPTY)
         assert found.verdict == verdict
-        assert found.measured == (
-            f"in {7 + (gained > 0.5)} of 8 models that learn: 75% of the heads turn pure meanwhile, 25% would at a "
-            "steady rate (medians); 1 of 3 models that do not learn end with more pure heads"
-        )
+        assert figures(found.measured) == [str(7 + (gained > 0.5)), "8", "75", "25", "1", "3"]
 
 
 @pytest.mark.parametrize(
@@ -82,4 +81,4 @@ def test_no_hop_count_may_be_learnt_before_a_shorter_one(steps, ordered, monkeyp
     accuracy = pd.DataFrame({"setting": ["shares"], "task": ["number"]})
     found = claims.short_paths_first(Study({"accuracy": accuracy}))
     assert found.verdict == (HOLDS if ordered else FAILS)
-    assert found.measured == f"in {1 + ordered} of 2 models; median steps 1,000, never"
+    assert figures(found.measured) == [str(1 + ordered), "2", "1,000"] and found.measured.endswith("never")

@@ -12,6 +12,8 @@ from scipy import stats
 
 from possym.experiments.language_models import summaries
 
+from ...claims.stored_numbers import figures
+
 ENCODINGS, SEEDS, STEPS, HEADS = (
     ("rope", "nope", "slow_half_still"),
     range(3),
@@ -171,21 +173,23 @@ def test_failing_lengths_and_forecasts_are_told_in_powers_of_two(tables):
     for (name, column), way in itertools.product(itertools.product(ENCODINGS, ways), ways.values()):
         if ways[column] == way:
             expected = median(2 ** known[name, seed, way] for seed in SEEDS)
-            assert shown.loc[name.replace("_", " "), column] == round(expected)
+            assert shown.loc[summaries.ENCODING_NAMES[name], column] == round(expected)
 
 
 def test_models_are_told_in_words(tables):
     ends = [row["loss"] for row in rows_of(tables["loss"], step=20, width=512, corpus="source")]
-    assert summaries.models_in_words(tables) == (
-        "10 models were trained, 3 encodings with 3 seeds each and 1 of other sizes and texts. Each read 16 million "
-        "tokens. On files that were held out, the 9 of 30 million parameters end at "
-        f"{min(ends):.2f} to {max(ends):.2f} nats per token; token frequencies alone give 7.25."
-    )
+    told = ["10", "3", "3", "1", "16", "9", "30", f"{min(ends):.2f}", f"{max(ends):.2f}", "7.25"]
+    assert figures(summaries.models_in_words(tables)) == told
     shown = summaries.model_table(tables)
-    order = ["nope, 512, source", "rope, 256, code", "rope, 512, source", "slow half still, 512, source"]
-    assert shown.index.tolist() == order
-    for name, width, corpus in {model[:3] for model in MODELS}:
-        row = shown.loc[f"{name}, {width}, {corpus}".replace("_", " ")]
+    kinds = [
+        ("nope", 512, "source"),
+        ("rope", 256, "code"),
+        ("rope", 512, "source"),
+        ("slow_half_still", 512, "source"),
+    ]
+    assert len(shown) == len(kinds)
+    for (name, width, corpus), (label, row) in zip(kinds, shown.iterrows(), strict=True):
+        assert label == f"{summaries.ENCODING_NAMES[name]}; {width}; {corpus}"
         seeds = [model[3] for model in MODELS if model[:3] == (name, width, corpus)]
         models = [dict(encoding=name, width=width, corpus=corpus, seed=seed) for seed in seeds]
         leads = [[*last_leads(tables, **model).values()] for model in models]
@@ -230,12 +234,11 @@ def test_the_first_wave_is_told_with_what_becomes_of_it():
         *wave(stays=(0.5, 0.5, 0.0), turns=(0.5, -0.5, 0.3), fades=(0.5, 0.49, 0.29), late=(0.49, 0.5, 0.3),
               early=(-0.5, -0.49, 0.3), last=(-0.49, -0.49, 0.3))
     )  # fmt: skip
-    assert said == (
-        "At update 10 the wave is highest: 6 of 12 heads are clearly positional, their attention with a median entropy "
-        "of 2.00 nats (at the start 3.00). At the end 2 of them are positional, and 2 are symbolic; 4 of all heads end "
-        "positional. Of the 8 heads that end as induction heads, 2 were clearly symbolic at update 10, when no seed "
-        "had an induction head."
-    )
+    # the wave's update, its heads of all, their entropy and that at the start, ...
+    assert figures(said) == ["10", "6", "12", "2.00", "3.00", "2", "2", "4", "8", "2", "10"]
+    doing = wave(all=(-0.5, 0.5, 0.3))
+    doing[1]["induction"] = 0.3  # from the start on: there was no update before
+    assert "10: 2 of" not in (told := summaries.wave_in_words(*doing)) and figures(told)[-1] == "0"
     assert summaries.wave_in_words(*wave(none=(0.49, 0.4, 0.0))) == "No head is clearly positional at any update."
 
 
@@ -264,25 +267,25 @@ def test_carriers_are_told_by_their_jobs():
         (0.0, 0.3, 0.5),
         (0.0, 0.29, 0.5),
     ]
-    first = "Of 2 induction heads 2 carry recall, of 8 previous-token heads 4."
-    assert summaries.carriers_in_words(*carried(*heads)) == (
-        f"{first} These are the sharpest, 2 in every seed: at least 0.80 of their attention is on the token before, "
-        "the others put at most 0.51 there."
-    )
+    first = ["2", "2", "8", "4"]
+    told = figures(summaries.carriers_in_words(*carried(*heads)))
+    assert told[:4] == first and told[-3:] == ["2", "0.80", "0.51"]
     mixed = [*heads[:2], (0.8, 0.0, 0.0), *heads[3:]]
-    assert summaries.carriers_in_words(*carried(*mixed)) == first
+    assert figures(summaries.carriers_in_words(*carried(*mixed))) == first
     without, scores, jobs = carried(*heads)
     none = (without["seed"] == 1) & (without["head"] == 1)
     without.loc[none, "planted"] = 5.0
     jobs.loc[(jobs["seed"] == 1) & (jobs["head"] == 1), "previous_token"] = 0.6
-    said = summaries.carriers_in_words(without, scores, jobs)
-    assert "heads 3. These are the sharpest, 1 to 2 in every seed: at least 0.80" in said and "most 0.60" in said
+    told = figures(summaries.carriers_in_words(without, scores, jobs))
+    assert told[3] == "3" and told[-4:] == ["1", "2", "0.80", "0.60"]
 
 
 def test_positional_heads_lean_on_planes_that_are_counted(tables):
     strongest = summaries.strongest_planes(tables["scores"], tables["planes"])
     told = summaries.planes_in_words(tables["scores"], tables["planes"])
-    parts = re.findall(r"with ([\w ]+?) ([\d, ]+) \((\d+) of (\d+) heads\)", told)
+    parts = {
+        name: figures(part) for part in told.split(";") for name in ("RoPE", "the slow half stopped") if name in part
+    }
     count = 0
     for encoding, name in {"rope": "RoPE", "slow_half_still": "the slow half stopped"}.items():
         ids = []
@@ -295,10 +298,9 @@ def test_positional_heads_lean_on_planes_that_are_counted(tables):
         count += len(ids)
         assert sorted(strongest.loc[strongest["encoding"] == encoding, "frequency_id"]) == sorted(ids)
         if ids:
-            (part,) = (each for each in parts if each[0] == name)
-            most = [int(number) for number in part[1].split(", ")]
-            assert most == sorted(most) and len(most) == min(3, len(set(ids))) and int(part[3]) == len(ids)
-            assert int(part[2]) == sum(k in most for k in ids) == sum(sorted(map(ids.count, {*ids}))[-3:])
+            *most, there, total = map(int, re.sub(r"(?<=\d),(?=\d)", " ", " ".join(parts[name])).split())
+            assert most == sorted(most) and len(most) == min(3, len(set(ids))) and total == len(ids)
+            assert there == sum(k in most for k in ids) == sum(sorted(map(ids.count, {*ids}))[-3:])
     assert count and len(strongest[strongest["encoding"] != "nope"]) == count
     none = tables["scores"].assign(positional=0.0)
     assert summaries.planes_in_words(none, tables["planes"]) == "No head is clearly positional at the end."

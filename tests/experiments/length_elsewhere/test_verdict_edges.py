@@ -8,6 +8,8 @@ from possym.experiments.length_elsewhere import claims
 from possym.profiling.statistics import Estimate
 from possym.results import Study
 
+from ...claims.stored_numbers import figures
+
 
 @pytest.mark.parametrize(
     ("rank", "p", "verdict"),
@@ -40,7 +42,7 @@ def test_the_letter_tasks_points_lie_beyond_in_every_setting_or_their_median_in_
     found = claims.letter_goes_further(Study({"accuracy": table}))
     assert found.verdict == verdict
     times = [sum(here) / sum(there) for here, there in zip(letter, number, strict=False)]
-    assert found.measured == (
-        f"ranges apart in {sum(low > 100 for low, _ in letter)} of {len(letter)} settings, letter medians longer in "
-        f"{sum(each > 1 for each in times)}: {min(times):.1f} to {max(times):.1f} times as long"
-    )
+    apart, later = sum(low > 100 for low, _ in letter), sum(each > 1 for each in times)
+    expected = [apart, len(letter), later, f"{min(times):.1f}", f"{max(times):.1f}"]
+    told = figures(found.measured)
+    assert [told[0], told[1], *told[-3:]] == [str(each) for each in expected]
