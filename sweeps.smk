@@ -15,10 +15,8 @@ from possym.errors import PossymError
 
 try:
     SWEEP = sweeps.read(Path(str(config.get("sweep", "no sweep"))))
-    if workflow.is_main_process:  # a job of Slurm's need not load what gallery does
-        from possym.sweeps import gallery
-
-        gallery.check_name(SWEEP)
+    if workflow.is_main_process:
+        sweeps.check_name(SWEEP)
 except PossymError as error:
     raise WorkflowError(str(error))
 if workflow.is_main_process and SWEEP.resources["gpus"] > len(GPUS):
@@ -111,6 +109,8 @@ onerror:
             lines = failures(log) if log.exists() else []
             failed[point] = lines[-1] if lines else "not run to its end"
     if len(failed) < len(SWEEP.points):
+        from possym.sweeps import gallery
+
         gallery.store(SWEEP, WORK, failed)
         JOINED.unlink(missing_ok=True)  # what is joined in part is joined again, even if no point is left to run
     print("\n".join(["", "Not every point was run.", *(f"{point}: {line}" for point, line in failed.items())]), file=sys.stderr)

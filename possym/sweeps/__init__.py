@@ -16,6 +16,7 @@ joins what comes out; the Snakefile of sweeps is ``sweeps.smk``.
 import ast
 import hashlib
 import itertools
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -218,3 +219,25 @@ def resources(given: Any, path: Path) -> dict[str, Any]:
     if not isinstance(found["memory"], str) or not re.fullmatch(r"[1-9]\d* ?[MG]B", found["memory"]):
         raise ConfigError(f"{path}: memory = {found['memory']!r}: give a size such as 4GB or 800MB")
     return found
+
+
+def check_name(sweep: Sweep) -> None:
+    """Raise a ConfigError if the gallery that is stored under a sweep's name is that of another file."""
+    path = FOLDER / sweep.name / "manifest.json"
+    try:
+        made_from = json.loads(path.read_text(encoding="utf-8")).get("file")
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}): restore it, or delete {path.parent}") from None
+    if made_from != str(file_of(sweep)):
+        raise ConfigError(
+            f"{sweep.file}: {path.parent} is the gallery of {made_from}: give the file another name, or delete that "
+            "folder to give its name away"
+        )
+
+
+def file_of(sweep: Sweep) -> Path:
+    """Return a sweep's file as its gallery names it: from the working folder on where it lies there."""
+    path, here = sweep.file.resolve(), Path.cwd().resolve()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -25,11 +25,11 @@ from urllib.parse import quote
 import pandas as pd
 
 from possym.claims.table import SYMBOLS, TABULAR, Table, badge
-from possym.errors import ConfigError, InputError, ResultsError
+from possym.errors import InputError, ResultsError
 from possym.experiments.claim import VERDICTS
 from possym.results import Study, atomic_write, environment, load, results_root, save
 from possym.results.store import COMMON
-from possym.sweeps import FOLDER, Sweep
+from possym.sweeps import FOLDER, Sweep, check_name, file_of
 
 TABLE = "what_holds"
 MANIFEST = (*COMMON, "points", "failed", "joined", "about")
@@ -85,28 +85,6 @@ def store(sweep: Sweep, folder: Path, failed: dict[str, str] | None = None) -> S
     for stale in {*shown.glob("*.ipynb"), *shown.glob("*.svg")} - {shown / name for name in files}:
         stale.unlink()
     return study
-
-
-def check_name(sweep: Sweep) -> None:
-    """Raise a ConfigError if the gallery that is stored under a sweep's name is that of another file."""
-    path = FOLDER / sweep.name / "manifest.json"
-    try:
-        made_from = json.loads(path.read_text(encoding="utf-8")).get("file")
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}): restore it, or delete {path.parent}") from None
-    if made_from != str(file_of(sweep)):
-        raise ConfigError(
-            f"{sweep.file}: {path.parent} is the gallery of {made_from}: give the file another name, or delete that "
-            "folder to give its name away"
-        )
-
-
-def file_of(sweep: Sweep) -> Path:
-    """Return a sweep's file as its gallery names it: from the working folder on where it lies there."""
-    path, here = sweep.file.resolve(), Path.cwd().resolve()
-    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def as_cells(points: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

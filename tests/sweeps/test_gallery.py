@@ -107,16 +107,16 @@ def test_a_smaller_sweep_leaves_nothing_of_the_larger(sweep):
 def test_a_gallery_is_not_taken_by_another_file_of_the_same_name(sweep, tmp_path):
     made, folder = sweep(2)
     gallery.store(made, folder)
-    gallery.check_name(replace(made, file=tmp_path / "mine.yaml"))  # the same file, by another path
+    sweeps.check_name(replace(made, file=tmp_path / "mine.yaml"))  # the same file, by another path
     stored = (gallery.FOLDER / "mine/manifest.json").read_bytes()
     other = replace(made, file=tmp_path / "elsewhere/mine.yaml")
-    for refuse in (gallery.check_name, lambda sweep: gallery.store(sweep, folder)):
+    for refuse in (sweeps.check_name, lambda sweep: gallery.store(sweep, folder)):
         with pytest.raises(ConfigError, match=r"elsewhere/mine.yaml: sweeps/mine is the gallery of mine.yaml: give"):
             refuse(other)
     assert (gallery.FOLDER / "mine/manifest.json").read_bytes() == stored
     (gallery.FOLDER / "mine/manifest.json").write_text("{")
     with pytest.raises(ConfigError, match=r"manifest.json cannot be read .* or delete sweeps/mine"):
-        gallery.check_name(made)
+        sweeps.check_name(made)
 
 
 def test_what_failed_is_shown_beside_what_finished(sweep):
