@@ -204,8 +204,8 @@ def language_model(study: Study) -> Finding:
     return Finding(
         "A small language model has both kinds",
         f"{area['previous-token']:.0%} and {area['induction']:.0%}",
-        "tell how often a head that looks one token back is more positional than another head, and a head that copies "
-        "(induction head) more symbolic.",
+        "of comparisons with another head go as predicted: a head that looks one token back is the more positional, a "
+        "head that copies (induction head) the more symbolic.",
         "chapters/13-profiling-real-models.md#figure-known-heads",
         dots,
         "Heads of a language model by both scores: previous-token heads lie low right, induction heads high left.",

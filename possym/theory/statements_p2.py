@@ -36,7 +36,8 @@ THETAS = [0.8, 0.866] + [0.1 * k for k in range(1, 32)]
     "T_Index with hard attention computes Index at every length, for θ irrational.",
     "θ/2π, not θ, is irrational (at one length n: mθ is no multiple of 2π for 1 ≤ m < n); every integer points inside "
     "the sequence",
-    "head against the function on every valid sequence; exact gaps of irrational and of rational angles",
+    "head against the function on every valid sequence; exact gaps of irrational and of rational angles; an angle is "
+    "alone if no key ties with the right one",
     "n = 2 … 5, 2 letters, integers below n, θ = 0.8, 1, √2; gaps of θ = 2π/7, √2, π/5, 1/2, 4/5, 1, 3 for n ≤ 500",
 )
 def p2_theorem_3_1_index() -> Found:
@@ -101,8 +102,8 @@ def p2_theorem_3_1_floating_point() -> Found:
     "Theorem 3.1, Retrieval",
     "T_Retrieval with hard attention computes Retrieval on proper inputs up to length n₀, for 0 < θ < ω/(2n₀).",
     "as printed; exact limit θ < ω/(2n₀ − 3)",
-    "head against the function on every proper sequence; sign of the exact margin on a grid of θ; margin of every "
-    "letter",
+    "head against the function on every proper sequence; sign of the exact margin at multiples of the limit "
+    "ω/(2n − 3); margin of every letter",
     "n = 2 … 4 with 2 letters and 2 integers or 3 and 1, θ = 0.4995·ω/n; margins for |ALPH| = 2 … 8 and "
     "n = 2, 3, 5, 10, 40, θ from 0.1 to 1.5 times the exact limit; letters one by one at n = 8",
 )
@@ -222,7 +223,8 @@ def p2_lemma_f1() -> Found:
     "(definition 3.1 as printed).",
     "for Index: nθ ≤ 2π, where 2π²/n² says nothing, or ⌊n/2⌋ + 1 in place of n; for Retrieval: θ = 0 and three "
     "letters, where no letter is farther than ω",
-    "exact gaps for every query value of Index; exact extremes over all inputs of Retrieval with one matching key",
+    "exact gaps for every query value of Index, under the printed bound, while nθ ≤ 2π, and under the bound for "
+    "⌊n/2⌋ + 1; exact extremes over all inputs of Retrieval with one matching key",
     "Index: n = 2 … 200, θ = 0.1 to 3.1 in steps of 0.1, and 0.866; Retrieval: |ALPH| = 3, 4, 8; n = 2, 3, 4, 6, 10, "
     "20; θ = 0, 0.01, 0.1, 0.5, 0.9 times ω/(2n − 1)",
 )

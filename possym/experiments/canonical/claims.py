@@ -235,10 +235,10 @@ claim = claims_in("P1", CHAPTER, STUDY)
 
 
 IS_LEARNT = f"an angle learns a task if the mean accuracy over seeds, with learnt maps, is at least {LEARNT:g}"
-MAPS_BEFORE = "an angle had to learn with learnt maps, then with learnt or fixed ones, then with learnt ones again"
+MAPS_BEFORE = "the criterion first asked for learnt maps, then for learnt or fixed ones, now for learnt ones again"
 MISMATCHED = (
-    "with learnt maps, tested over seeds at every mismatched angle: its accuracy lies between the worst angle's and "
-    "the best one's, by at least 5 % of the way from either. Holds if all have the shape; in part if most"
+    "the shape is tested over seeds, with learnt maps, at every mismatched angle, whose accuracy is at least 5 % of "
+    "the way from the worst angle's to the best one's, and at most 95 %. Holds if all have the shape; in part if most"
 )
 CLAIMS = (
     claim(
@@ -249,8 +249,8 @@ CLAIMS = (
         f"{IS_LEARNT}. Holds if the angles that learn Index run from the fastest without a gap and all are in the "
         "faster half of the grid; in part if only the latter",
         index_fast,
-        changed=f"{MAPS_BEFORE}. It was also enough that these angles ran from the fastest without a gap, and not to "
-        "NoPE, whatever half they ended in",
+        changed=f"{MAPS_BEFORE}. Before, it was also enough that these angles ran from the fastest without a gap and "
+        "ended before NoPE, in either half",
     ),
     claim(
         "canonical-retrieval-slow",
@@ -260,8 +260,8 @@ CLAIMS = (
         f"{IS_LEARNT}. Holds if the angles that learn Retrieval run without a gap to NoPE and all are in the slower "
         "half of the grid; in part if none is in the fastest quarter",
         retrieval_slow,
-        changed=f"{MAPS_BEFORE}. It was also enough that these angles ran without a gap to NoPE, and not from the "
-        "fastest: the claim held, though angles of the faster half learn it too",
+        changed=f"{MAPS_BEFORE}. Before, it was also enough that these angles ran without a gap to NoPE and began "
+        "after the fastest: the claim held, though angles of the faster half learn it too",
     ),
     claim(
         "canonical-tension",

@@ -498,7 +498,7 @@ CLAIMS = (
             "not shown if neither, but the interval contains 0",
             with_purity(task),
             CONFIDENCE,
-            changed="what is now not shown did not hold before",
+            changed="results that are now “not shown” were “does not hold” before",
         )
         for task in ("number", "letter")
     ),
