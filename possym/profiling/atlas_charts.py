@@ -46,8 +46,8 @@ def known_planes(
     ]
     apart = min(r["induction"].symbolic_lead - r["previous_token"].symbolic_lead for r in found.values())
     title = (
-        "Heads that copy lie above, heads that look one token back to the right" if apart > 0.5
-        else "Heads that copy and heads that look one token back do not clearly lie apart"
+        "Heads that copy lie above, previous-token heads to the right" if apart > 0.5
+        else "Heads that copy and previous-token heads do not clearly lie apart"
     )  # fmt: skip
     points = (
         alt.Chart(table)

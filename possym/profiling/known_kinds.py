@@ -136,7 +136,11 @@ DEFINITIONS = {
         "duplicate token", REPEATED, WANG, "mean attention to an earlier occurrence of the query's token", duplicates
     ),
     "induction": Definition(
-        "induction", REPEATED, OLSSON, "mean attention to the token after that earlier occurrence", followers
+        "induction",
+        REPEATED,
+        OLSSON,
+        "mean attention to the token after an earlier occurrence of the query's token",
+        followers,
     ),
     "induction_text": Definition(
         "induction, in text", TEXT, OLSSON, "the same in text, where the query's token occurred before", followers

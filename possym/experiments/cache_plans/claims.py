@@ -178,7 +178,7 @@ CLAIMS = (
     claim(
         "forget-area",
         "question",
-        "Kind × distance costs less than the area under mean query and mean key.",
+        "Kind × distance costs less than the mean-key area, a rule by mean query and mean key.",
         "not studied",
         f"{HALF}, kind × distance less mean-key area; {DECIDED}",
         rules("kind_distance", "area"),

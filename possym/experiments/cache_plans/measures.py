@@ -43,7 +43,7 @@ def asked(words: str, take: Units, sign: int, model: str = MAIN, *needs: tuple[s
             beside = f" with p-RoPE {estimated(take(study, OTHER)).value:+.3f}, with RoPE"
         return Measurement(
             f"{words}{beside} {found.value:+.3f} ({chance})",
-            "all units alike" if np.isnan(found.p_value) else f"{found.low:.3f} to {found.high:.3f}",
+            "the same in every seed or sequence" if np.isnan(found.p_value) else f"{found.low:.3f} to {found.high:.3f}",
             by_interval(found, sign),
             (found,),
         )

@@ -101,7 +101,7 @@ def film(scores: pd.DataFrame, jobs: pd.DataFrame, loss: pd.DataFrame) -> alt.HC
     rule = alt.Chart(curve[["at", "drawn"]]).transform_filter("datum.at == at").mark_rule(strokeDash=[4, 4])
     line = base.mark_line(color=INK) + rule.encode(x="drawn:Q") + point
     counted = f"{ends.get('previous-token head', 0)} previous-token and {ends.get('induction head', 0)} induction heads"
-    title = f"{len(summaries.at_end(heads))} heads part while a language model learns: {counted} at the end"
+    title = f"The {len(summaries.at_end(heads))} heads of a language model part as it learns: {counted} at the end"
     return (
         alt.hconcat(plane.transform_filter("datum.at == at"), line.properties(width=300, height=380))
         .add_params(slider, words, plays("at", 250))

@@ -361,10 +361,10 @@ CLAIMS = (
         "over all heads: holds if both medians of frequency ID 1 are at least 0.9, and its median logits are the "
         "smallest, since small logits are what makes attention uniform; in part if only the former",
         fastest_both,
-        changed="first: holds if both medians are at least 0.9, in part if one is. Changed after that held: the lower "
-        "of the two medians had to lie at least 0.1 above the lower median of every third of the planes (fast, middle, "
-        "slow), and the logits had to be the smallest; in part if above at all. Given up, since the sentence says "
-        "nothing of other planes",
+        changed="first: holds if both medians are at least 0.9, in part if one is. After that held, the "
+        "lower median of ID 1 had to exceed the lower median of each third of the planes (fast, middle, slow) by at "
+        "least 0.1, and its logits had to be the smallest; in part if it exceeded them at all. Given up, since the "
+        "sentence says nothing of other planes",
     ),
     claim(
         "real-keys-gather",
