@@ -138,7 +138,7 @@ def test_the_book_computed_anew_then_built_from_what_is_stored(own_book, make):
 
 def test_the_longest_study_of_those_stored_starts_first(own_book, make):
     names = ("tiny", "brief", "long", "middle")
-    folder = own_book(STUDY, **{f"of_{name}": shows(name).replace("tiny", name) for name in names})
+    folder = own_book(STUDY, all="\n".join(SHOW.format(settings="").replace("tiny", name) for name in names))
     for name, seconds in zip(names, (None, 0.5, 300, 20.25), strict=True):
         study = STUDY.replace('NAME = "tiny"', f'NAME = "{name}"')
         (folder / f"possym/experiments/{name}.py").write_text(study)
