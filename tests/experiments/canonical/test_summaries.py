@@ -91,3 +91,10 @@ def test_a_key_of_half_the_median_length_is_not_short():
     lengths = torch.tensor([1.0, 1.0, 1.0, 0.5, 0.49, 9.0])  # the last token is a query
     key = torch.stack([lengths, torch.zeros(6)], -1)[None, None]
     assert sweep.short_keys(key, 5).item() == pytest.approx(0.2)
+
+
+def test_two_seeds_have_students_interval_of_one_degree_of_freedom_and_one_seed_has_none():
+    made = pd.DataFrame({"first_id": [1, 1, 2], "accuracy": [0.5, 0.51, 0.4]})
+    found = sweep.over_seeds(made, ["first_id"])
+    half = 12.7062 * 0.005
+    assert found[["low", "high"]].values.tolist() == [pytest.approx([0.505 - half, 0.505 + half], abs=1e-5), [0.4, 0.4]]

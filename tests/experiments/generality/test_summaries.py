@@ -89,6 +89,8 @@ def test_what_is_gained_while_learning_is_set_beside_a_constant_drift():
     row = settings.gained_while_learning(table).iloc[0]
     # From step 100, the last below one half, to step 300, the first at 99 %: 0.75 less 0.375; half of 0.875 as drift.
     assert row[["gained", "drift", "rise"]].tolist() == [0.375, 0.4375, 0.875] and row["learnt"]
+    later = settings.gained_while_learning(table.assign(step=table["step"] + 400)).iloc[0]  # not from step 0
+    assert later[["gained", "drift", "rise"]].tolist() == [0.375, 0.4375, 0.875]
     back = table.assign(accuracy=[0.98, 0.1, 0.49, 0.99, 0.5])
     row = settings.gained_while_learning(back).iloc[0]
     assert not row["learnt"] and pd.isna(row["gained"]) and pd.isna(row["drift"]) and row["rise"] == 0.875

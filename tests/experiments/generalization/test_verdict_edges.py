@@ -47,6 +47,9 @@ def test_a_reading_lies_within_the_range_widened_by_a_twentieth(off, verdict, mo
     exact = table[:2].assign(low=[0.55, 0.0], high=[1.0, 0.45])  # a twentieth away, from above and from below
     monkeypatch.setattr(claims, "over_seeds", lambda *_: exact)
     assert claims.readings("letter")(study()).verdict == HOLDS
+    third = table[:3].assign(low=[0.0, 0.9, 0.9], high=1.0)
+    monkeypatch.setattr(claims, "over_seeds", lambda *_: third)
+    assert claims.readings("letter")(study()).verdict == FAILS
     few = table[:1]
     monkeypatch.setattr(claims, "over_seeds", lambda *_: few)
     assert claims.readings("letter")(study()).verdict == (HOLDS if abs(off[0]) < 0.05 else FAILS)

@@ -138,8 +138,8 @@ def test_recall_is_shared_out_over_heads(tables):
         for row in rows_of(quarters, **model):
             values = [saved[d] - gain[row["group"], -1, -1, k, d] for d in DISTANCES for k in range(2)]
             assert row["lost"] == pytest.approx(mean(values))
-    nothing = lost.assign(saved=-1.0)
-    assert summaries.recall_carriers(nothing, scores)["share"].isna().all()
+    for saved in (-1.0, 0.0):
+        assert summaries.recall_carriers(lost.assign(saved=saved), scores)["share"].isna().all()
 
 
 def fails(lengths, losses):
