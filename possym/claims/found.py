@@ -174,8 +174,8 @@ def length(study: Study) -> Finding:
     return Finding(
         "The number task drops early, the letter task slides",
         f"{median['number']:.0f} against {median['letter']:.0f}",
-        "tokens until accuracy drops below 90%: number task against letter task. Short inputs predict this length in "
-        "part for the number task, not for the letter task.",
+        "tokens until accuracy drops below 90%: number task against letter task. A forecast of this "
+        "length from short inputs holds in part for the number task, not for the letter task.",
         "chapters/10-length-generalization.md#figure-accuracy-by-length",
         lines,
         "Accuracy by length of input: the number task falls early and far, the letter task later.",

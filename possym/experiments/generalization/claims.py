@@ -340,9 +340,9 @@ CLAIMS = (
         "shrinks much less.",
         "faster on the number task",
         "counted are heads of trained models that at training length look at one step of the path. Their lead is the "
-        "right key's logit minus the best other one, a seed's median over sequences, heads and hops. The share is the "
-        "lead at the longest length over that at training length. Holds if the share is lower on the number task in "
-        f"every seed; {MOST}",
+        "right key's logit minus the best other one, a seed's median over sequences, heads and hops. What is "
+        "kept is the lead at the longest length over that at training length. Holds if less is kept on the number task "
+        f"in every seed; {MOST}",
         leads_fall,
         SEED_RANGE,
         changed=MOST_BEFORE,

@@ -391,8 +391,9 @@ CLAIMS = (
         "Heads of a language model become clearly positional and clearly symbolic as it learns; random ones "
         "are neither.",
         "not studied",
-        f"clearly: the two scores (relative temperature) differ by {summaries.MARGIN}. RoPE, base 10⁴. Holds if in "
-        f"every seed more heads of both kinds are there at the end than in any seed before the first update; {THREE}",
+        f"clearly: the two scores, with swaps weighed in proportion, differ by {summaries.MARGIN}. RoPE, base 10⁴. "
+        "Holds if in every seed more heads of both kinds are there at the end than in any seed before the first "
+        f"update; {THREE}",
         both_kinds,
         SEED_RANGE,
     ),
@@ -560,7 +561,7 @@ CLAIMS = (
         "question",
         "Heads keep their order from positional to symbolic on binding prompts.",
         "not studied",
-        f"as on docstrings; prompts as in 2511.11579, cut to the scored length, models of the probed seeds; {THREE}",
+        f"as on docstrings; prompts as in 2511.11579, cut to the scored length, models of seeds 4 to 7; {THREE}",
         lambda study: same_kind_elsewhere(study, BINDING),
         SEED_RANGE,
     ),

@@ -37,7 +37,7 @@ def letter_goes_further(study: Study) -> Measurement:
     later = sum(times > 1 for times in further)
     return Measurement(
         f"every letter model gets further than every number model in {sum(apart)} of {len(apart)} settings, the median "
-        f"one in {later}: {min(further):.1f} to {max(further):.1f} times as far",
+        f"letter model than the median number model in {later}, {min(further):.1f} to {max(further):.1f} times as far",
         f"90 % points of the number and the letter task: {'; '.join([*words, *left_out])}",
         judge(all(apart), later > len(further) / 2),
     )

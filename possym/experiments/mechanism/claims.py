@@ -270,9 +270,9 @@ def table_claim(task: str) -> Claim:
         ", ".join(map(str, value)),
         "the paper does not say how its average is weighted, so four weightings are tried and the one that agrees in "
         "most layers counts. A layer agrees if the paper's ID lies within the range over seeds, widened by "
-        f"{READING}. The null gives all layers one ID: the best one, with the same widths of range and the weighting "
-        "that suits it. Holds if every layer agrees; in part if half of them do and more than under the null; not "
-        "shown if half do, but no more than under the null",
+        f"{READING}. The null gives all layers one ID and keeps the widths of their ranges; of all IDs and weightings "
+        "it takes those that agree in most layers. Holds if every layer agrees; in part if half of them do and more "
+        "than under the null; not shown if half do, but no more than under the null",
         table_one(task),
         changed="half of the layers were enough to hold in part, whatever one ID for all layers would reach",
     )

@@ -351,7 +351,7 @@ CLAIMS = (
         fast_positional,
         CONFIDENCE,
         changed="over all planes of both thirds, whatever their logits: holds if the median positional score exceeds "
-        "the median symbolic one by at least 0.1 in both; in part if at all in one",
+        "the median symbolic one by at least 0.1 in both; in part if it does so in one",
     ),
     claim(
         "real-fastest-both",

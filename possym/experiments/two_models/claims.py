@@ -241,7 +241,7 @@ CLAIMS = (
         "The full layers of Gemma 3 270M are more symbolic because of their base of 10⁶: with the two bases swapped, "
         "the difference is gone.",
         "not studied",
-        f"{TOKENS}. Measured is the change of the gap between full and sliding layers: with their own bases less with "
+        f"{TOKENS}. Measured is the gap between full and sliding layers with their own bases, minus the gap with "
         "swapped ones, nothing trained again. Its 95 % interval draws layers as wholes within each kind. Holds if the "
         "interval lies above 0 and at most half of the gap is left, in either direction; in part if only the interval "
         "lies so; not shown if it contains 0 or there is no gap; else does not hold",

@@ -50,7 +50,8 @@ def test_the_letter_task_must_go_further_in_every_setting(changes, verdict):
 def test_what_is_said_is_what_was_counted():
     found = letter_goes_further(study(home={"heads_number_0": 0.5, "heads_number_1": 0.5}, llama_number_1=17))
     assert found.measured == (
-        "every letter model gets further than every number model in 2 of 2 settings, the median one in 2: 4.1 to 6.2 "
+        "every letter model gets further than every number model in 2 of 2 settings, the median letter model than "
+        "the median number model in 2, 4.1 to 6.2 "
         "times as far"
     )
     assert found.interval.split("; ") == [
