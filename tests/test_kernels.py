@@ -172,10 +172,14 @@ def test_planes_with_large_logits(device, size):
 
 
 def test_blocks_and_float64_are_those_of_the_public_functions(device):
-    for dtype, blocks in itertools.product((torch.float32, torch.float64), (None, [(0, 2), (3, 6)])):
+    ways = itertools.product((torch.float32, torch.float64), (None, [(0, 2), (3, 6), (7, 9)]), (False, True))
+    for dtype, blocks, relative in ways:
         relocated, own = drawn(2, 3, 9, 9).to(device, dtype), drawn(2, 3, 1, seed=1).to(device, dtype)
-        scores, found, _ = scores_and_exclusion(relocated, own, blocks, 0.1)
-        expected = swap_scores(relocated, extra_logits=own, blocks=blocks, temperature=0.1)
+        scores, found, swaps = scores_and_exclusion(relocated, own, blocks, 0.1, relative)
+        how = dict(extra_logits=own, blocks=blocks, temperature=0.1, relative=relative)
+        expected = swap_scores(relocated, **how)
+        counted = effective_swaps(relocated.diagonal(dim1=-2, dim2=-1), **how)
+        torch.testing.assert_close(swaps.double(), counted, atol=1e-5, rtol=1e-5)
         for a, b in zip((*scores, *found), (*expected, *exclusion(relocated)), strict=True):
             assert a.dtype == dtype and a.shape == (2, 3)
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)

@@ -419,7 +419,7 @@ def test_bad_relocations_are_refused(change, message):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ((torch.ones(3), torch.ones(2)), "one shape"),
+        ((torch.ones(3), torch.ones(2)), r"positional \(3,\) and symbolic \(2,\): give two tensors of one shape"),
         ((1.0, torch.ones(2)), "positional is of type float"),
         ((torch.ones(2, dtype=torch.complex64), torch.ones(2)), "real scores"),
         ((torch.ones(2), torch.ones(2), True), "gamma is of type bool"),

@@ -34,7 +34,7 @@ MOST = (
     "in part if in most, and the 95 % interval of their share lies above one half; not shown if in most, but that "
     "interval reaches one half"
 )
-MOST_BEFORE = "any majority held in part, whatever its interval"
+MOST_BEFORE = "a bare majority was enough to hold in part, whatever its interval"
 NO_INTERVAL, EXTENT, CONFIDENCE, SEED_RANGE, HEAD_RANGE, ANGLE_RANGE, EXACT = INTERVALS
 
 

@@ -229,8 +229,8 @@ CLAIMS = (
         "In Gemma 3 270M, layers with full attention are more symbolic than layers with a sliding window, on prompts "
         "that fit into the window.",
         "not studied",
-        f"{TOKENS} of full layers less that of sliding ones. Exact test: p is the share of all ways to call as many "
-        "layers full that give as large a gap, in either direction. Holds if p ≤ 0.05 and full layers lead, by "
+        f"{TOKENS} of full layers less that of sliding ones. Exact test: p is the share of all choices of as many "
+        "layers that give as large a gap, in either direction. Holds if p ≤ 0.05 and full layers lead, by "
         "statements as blocks too; in part if by tokens alone; not shown if p > 0.05; else does not hold",
         full_symbolic,
         CONFIDENCE,
