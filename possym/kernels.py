@@ -29,8 +29,9 @@ try:
 except ImportError:  # PyTorch for CPUs comes without it
     triton = tl = None
 
-SIZE = 16  # of a square tile of swaps of a head
-SHARES = 8  # programs that work on one strip of tiles
+SIZE, COLUMNS = 16, 32  # of a tile of swaps of a head
+SHARES = 4, 2  # programs that work on one strip of tiles, of few keys and of many
+MANY = 4096  # keys
 PLANE_SIZE = 32  # of a square tile of swaps of a plane
 PRODUCT_ROWS, PRODUCT_COLUMNS, PRODUCT_DEPTH = 64, 128, 32  # of a tile of products, and how many are added up at once
 
@@ -57,11 +58,17 @@ def swap_terms(before, moved, weight):
 
 
 @jit
-def swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE: tl.constexpr):
-    """Return the weights of swaps, made as `possym.scores.SwapWeights` says, and log₂ of relative differences."""
+def swap_weight(
+    first_here, first_after, second_here, second_after, power, RELATIVE: tl.constexpr, PLAIN: tl.constexpr
+):  # fmt: skip
+    """Return the weights of swaps, made as `possym.scores.SwapWeights` says, and log₂ of relative differences.
+
+    ``PLAIN`` says that the power is 1: a weight is the difference itself.
+    """
     if RELATIVE:
-        log = tl.log2(tl.maximum(tl.abs(first_here - first_after), second_here))
-        weight = tl.exp2(log * power)
+        gap = tl.maximum(tl.abs(first_here - first_after), second_here)
+        log = tl.log2(gap)
+        weight = gap if PLAIN else tl.exp2(log * power)
     else:
         weight = tl.maximum(first_here * second_after, second_here * first_after)
         log = tl.zeros_like(weight)
@@ -71,7 +78,7 @@ def swap_weight(first_here, first_after, second_here, second_after, power, RELAT
 @jit
 def head_kernel(
     upper, lower, logits, first, second, sums, count, rows, upper_stride, lower_stride, tiles, every, power,
-    RELATIVE: tl.constexpr, SIZE: tl.constexpr,
+    RELATIVE: tl.constexpr, PLAIN: tl.constexpr, SIZE: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Sum swaps i < j of one head, i among the first ``rows`` of ``count`` keys, over some tiles of one strip of rows.
 
@@ -83,6 +90,7 @@ def head_kernel(
     strips = (rows + SIZE - 1) // SIZE
     row = (part % strips) * SIZE
     step = tl.arange(0, SIZE)
+    across = tl.arange(0, COLUMNS)
     i = row + step
     here = i < rows
     # A matrix may have more entries than 32 bits count: they count from a tile's corner.
@@ -96,25 +104,26 @@ def head_kernel(
     logits_here = tl.load(logits + i, mask=here, other=0.0)[:, None]
     first_here = tl.load(first + i, mask=here, other=0.0)[:, None]
     second_here = tl.load(second + i, mask=here, other=1.0)[:, None]
-    straights = tl.zeros((SIZE, SIZE), tl.float32)
-    crosseds = tl.zeros((SIZE, SIZE), tl.float32)
-    weights = tl.zeros((SIZE, SIZE), tl.float32)
-    logs = tl.zeros((SIZE, SIZE), tl.float32)
-    by_position = tl.zeros((SIZE, SIZE), tl.float32)
-    by_content = tl.zeros((SIZE, SIZE), tl.float32)
-    for column in range(row + (part // strips) * SIZE, count, every):
-        j = column + step
+    straights = tl.zeros((SIZE, COLUMNS), tl.float32)
+    crosseds = tl.zeros((SIZE, COLUMNS), tl.float32)
+    weights = tl.zeros((SIZE, COLUMNS), tl.float32)
+    logs = tl.zeros((SIZE, COLUMNS), tl.float32)
+    by_position = tl.zeros((SIZE, COLUMNS), tl.float32)
+    by_content = tl.zeros((SIZE, COLUMNS), tl.float32)
+    begin = (row // COLUMNS + part // strips) * COLUMNS
+    for column in tl.range(begin, count, every, num_stages=3):
+        j = column + across
         after = j < count
         # Columns up to the stride may be read, of which whole vectors of memory are known to lie within.
-        above = upper + column + step[:, None] * upper_stride + step[None, :]
-        below = lower + column * lower_long + step[:, None] * lower_stride + step[None, :]
+        above = upper + column + step[:, None] * upper_stride + across[None, :]
+        below = lower + column * lower_long + across[:, None] * lower_stride + step[None, :]
         there = tl.load(above, mask=here[:, None] & (j < upper_stride)[None, :], other=0.0)
         back = tl.trans(tl.load(below, mask=after[:, None] & (i < lower_stride)[None, :], other=0.0))
         logits_after = tl.load(logits + j, mask=after, other=0.0)[None, :]
         first_after = tl.load(first + j, mask=after, other=0.0)[None, :]
         second_after = tl.load(second + j, mask=after, other=0.0)[None, :]
         swap = here[:, None] & after[None, :] & (i[:, None] < j[None, :])
-        weight, log = swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE)
+        weight, log = swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE, PLAIN)
         weight = tl.where(swap, weight, 0.0)
         straight, crossed = swap_terms((logits_after - logits_here) * 1.4426950, (there - back) * 1.4426950, weight)
         straights += straight
@@ -166,7 +175,7 @@ def plane_kernel(keys, rotated, first, second, sums, count, tiles, power, RELATI
         v = tl.load(rotated + count + j, mask=after, other=0.0)[None, :]
         first_after = tl.load(first + j, mask=after, other=0.0)[None, :]
         second_after = tl.load(second + j, mask=after, other=0.0)[None, :]
-        weight, _ = swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE)
+        weight, _ = swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE, False)
         weight = tl.where(after[None, :] & (i[:, None] < j[None, :]), weight, 0.0)
         moved = (key_x * u + key_y * v) - (x * rotated_x + y * rotated_y)
         straight, crossed = swap_terms((x * u + y * v) - logits_here, moved, weight)
@@ -257,14 +266,15 @@ def head_sums(upper: Tensor, lower: Tensor, vectors: Sequence[Tensor], power: fl
         power: as there.
     """
     rows, count, shape = *upper.shape[-2:], upper.shape[:-2]
-    tiles = triton.cdiv(rows, SIZE) * SHARES
+    shares = SHARES[count > MANY]
+    tiles = triton.cdiv(rows, SIZE) * shares
     sums = upper.new_empty(shape.numel(), tiles, 6)
     upper, lower = in_rows(upper), in_rows(lower)
     with device_context(upper):
         head_kernel[(len(sums) * tiles,)](
             upper, lower, *(vector.contiguous() for vector in vectors), sums, count, rows,
-            upper.stride(-2), lower.stride(-2), tiles, SHARES * SIZE, float(power), RELATIVE=power > 0, SIZE=SIZE,
-            num_warps=4,
+            upper.stride(-2), lower.stride(-2), tiles, shares * COLUMNS, float(power),
+            RELATIVE=power > 0, PLAIN=power == 1, SIZE=SIZE, COLUMNS=COLUMNS, num_warps=4,
         )  # fmt: skip
     return sums.sum(1).view(*shape, 6)
 
