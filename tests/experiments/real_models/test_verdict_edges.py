@@ -9,6 +9,7 @@ from possym.profiling.statistics import Estimate
 from possym.results import Study
 
 from ...claims.stored_numbers import figures
+from .. import edges
 
 CONFIG = {"pairs": [8, 64], "reference": 16, "temperature": 0.1, "temperatures": [1e-4, 0.1], "known_heads": 3}
 NAMES = ("heads", "frequencies", "random", "random_planes", "directions", "sensitivity", "known", "knob")
@@ -27,13 +28,7 @@ def test_small_p_values_are_bounds():
     assert claims.interval(between(0.25, 0.75, 1.1e-4)) == "0.25 to 0.75, p = 0.00011"
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "random", "verdict"),
-    [
-        (-0.9, -0.5, -0.4, HOLDS), (-0.9, -0.4, -0.4, NOT_SHOWN), (-0.9, -0.1, 0.5, HOLDS), (-0.9, 0.0, 0.5, NOT_SHOWN),
-        (0.0, 0.4, 0.5, NOT_SHOWN), (0.01, 0.4, 0.5, FAILS),
-    ],
-)  # fmt: skip
+@edges.TRADE
 def test_the_trade_is_judged_in_the_papers_form_alone(low, high, random, verdict, monkeypatch):
     monkeypatch.setattr(claims, "mean_heads", lambda table, task, blocks, form: (task, form))
     ends = {(binding_name(64), form): (low, high) if form == PAPERS else (0.5, 0.9) for form in FORMS}
@@ -153,14 +148,7 @@ def test_scores_rest_on_all_swaps_and_another_temperature_changes_the_correlatio
     assert found.verdict == verdict and f" of 120 swaps count (median head 1), r = {r:.2f}; " in found.measured
 
 
-@pytest.mark.parametrize(
-    ("intervals", "verdict"),
-    [
-        (((0.51, 0.9), (0.6, 0.9)), HOLDS), (((0.5, 0.9), (0.6, 0.9)), IN_PART), (((0.1, 0.49), (0.6, 0.9)), FAILS),
-        (((0.1, 0.5), (0.6, 0.9)), IN_PART), (((0.5, 0.9), (0.1, 0.5)), NOT_SHOWN), (((0.1, 0.49),) * 2, FAILS),
-        (((0.5, 0.9), (0.1, 0.49)), FAILS),
-    ],
-)  # fmt: skip
+@edges.ON_THEIR_SIDE
 def test_known_heads_lead_to_their_side_in_both_forms(intervals, verdict, monkeypatch):
     left, asked = iter(intervals), []
     monkeypatch.setattr(claims, "mean_heads", lambda *given: asked.append(given[1:]))

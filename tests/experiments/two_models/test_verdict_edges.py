@@ -11,6 +11,7 @@ from possym.profiling.statistics import Estimate
 from possym.results import Study
 
 from ...claims.stored_numbers import figures
+from .. import edges
 
 LAYERS = pd.DataFrame({"model": ["other"] * 2 + ["gemma"] * 2, "kind": ["full", "full", "sliding", "full"]})
 
@@ -25,13 +26,7 @@ def test_the_model_of_both_kinds_is_asked_and_its_interval_is_told_with_its_p_va
     assert claims.interval(one, other) == "+0.25 to +0.75, p = 0.031 and -1.00 to +1.00"
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "random", "verdict"),
-    [
-        (-0.9, -0.5, -0.4, HOLDS), (-0.9, -0.4, -0.4, NOT_SHOWN), (-0.9, -0.1, 0.5, HOLDS), (-0.9, 0.0, 0.5, NOT_SHOWN),
-        (0.0, 0.4, 0.5, NOT_SHOWN), (0.01, 0.4, 0.5, FAILS),
-    ],
-)  # fmt: skip
+@edges.TRADE
 def test_the_trade_lies_below_zero_and_below_random_weights(low, high, random, verdict, monkeypatch):
     monkeypatch.setattr(claims, "papers_form", lambda *_: None)
     monkeypatch.setattr(claims, "correlation", lambda _: Estimate((low + high) / 2, low, high, 0.5))
@@ -89,14 +84,7 @@ def test_at_most_half_of_the_gap_is_left_with_swapped_bases(own, swapped, low, h
     assert claims.base_makes_it(study()).verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("intervals", "verdict"),
-    [
-        (((0.51, 0.9), (0.6, 0.9)), HOLDS), (((0.5, 0.9), (0.6, 0.9)), IN_PART), (((0.1, 0.49), (0.6, 0.9)), FAILS),
-        (((0.1, 0.5), (0.6, 0.9)), IN_PART), (((0.5, 0.9), (0.1, 0.5)), NOT_SHOWN), (((0.1, 0.49),) * 2, FAILS),
-        (((0.5, 0.9), (0.1, 0.49)), FAILS),
-    ],
-)  # fmt: skip
+@edges.ON_THEIR_SIDE
 def test_known_heads_lead_to_their_side_in_both_models(intervals, verdict, monkeypatch):
     asked = []
     table = pd.DataFrame({"lead": [0.5, -0.25], "known": [True, False], "layer": [0, 1]})
