@@ -48,9 +48,8 @@ def query_scores(
     fits = keys.shape[-2] <= MOST + 1 and 2 * len(frequencies) == keys.shape[-1]
     how = in_one_kernel if fits and supported(keys) else step_by_step
     found = how(queries, keys, frequencies, layout, temperatures)
-    if not math.isfinite(
-        found.entropy.sum()
-    ):  # what is not finite stays so in a sum: one kernel, where all() takes five
+    # What is not finite stays so in a sum: one kernel, where all() takes five.
+    if not math.isfinite(found.entropy.sum().item()):
         raise InputError("logits of heads are not finite: check the model")
     return found
 
@@ -132,10 +131,8 @@ def query_kernel(
 @functools.lru_cache(16)
 def tables(count: int, frequencies: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return cosines and sines (T, F) of distances, made once: to make them takes longer than to use them."""
-    angles = torch.arange(count, dtype=torch.float64, device="cpu")[:, None] * torch.tensor(
-        frequencies, device="cpu", dtype=torch.float64
-    )
-    angles = angles.remainder(2 * math.pi)  # a cosine in float64 first, cast last
+    distances, turns = (torch.tensor(x, dtype=torch.float64, device="cpu") for x in (range(count), frequencies))
+    angles = torch.outer(distances, turns).remainder(2 * math.pi)  # a cosine in float64 first, cast last
     return angles.cos().float().to(device), angles.sin().float().to(device)
 
 
