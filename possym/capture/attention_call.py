@@ -50,25 +50,35 @@ class AttentionCall:
 
     def visible(self, position: int) -> Tensor:
         """Return which keys (T,) the query at ``position`` sees, on the CPU."""
+        return self.visible_to([position])[0]
+
+    def visible_to(self, positions: Sequence[int]) -> Tensor:
+        """Return which keys (Q, T) the queries at some positions see, on the CPU: a device is waited for once."""
         count = self.key.shape[2]
         if self.mask is None:
-            return torch.arange(count) <= (position if self.causal else count)
-        if not isinstance(self.mask, Tensor) or self.mask.ndim < 2 or self.mask.shape[-2] <= position:
+            last = torch.tensor(positions)[:, None] if self.causal else count
+            return (torch.arange(count) <= last).expand(len(positions), -1)
+        if not isinstance(self.mask, Tensor) or self.mask.ndim < 2 or self.mask.shape[-2] <= max(positions):
             raise UnsupportedModelError(
                 f"layer {self.layer}: its attention function takes a mask that is no matrix, so possym does not see "
                 "which keys it reads. Load the model with attn_implementation='sdpa' or 'eager'"
             )
-        row = self.mask[..., position, :count].cpu()
-        if row.dtype == torch.bool:
-            seen = row
+        first, rows = positions[0], self.mask[..., :count]
+        if list(positions) == [*range(first, first + len(positions))]:
+            rows = rows.narrow(-2, first, len(positions))
         else:
-            seen = row > torch.finfo(row.dtype).min / 2
-            if (row[seen] != 0).any():
+            rows = rows.index_select(-2, on_device(positions, rows.device))
+        rows = rows.cpu()
+        if rows.dtype == torch.bool:
+            seen = rows
+        else:
+            seen = rows > torch.finfo(rows.dtype).min / 2
+            if (rows[seen] != 0).any():
                 raise UnsupportedModelError(
                     f"layer {self.layer} adds a bias that depends on positions (ALiBi or relative positions). possym "
                     "reads models with rotary position embedding (RoPE) alone"
                 )
-        heads = seen.reshape(-1, seen.shape[-2] if seen.ndim > 2 else 1, count)
+        heads = seen.reshape(-1, seen.shape[-3] if seen.ndim > 3 else 1, len(positions), count)
         if (heads != heads[:, :1]).any():
             raise UnsupportedModelError(
                 f"layer {self.layer}: each head reads keys of its own choice (sparse attention per head). possym moves "
@@ -170,7 +180,7 @@ class AttentionCall:
         logits = query @ key.mT * self.scale
         if self.options.get("softcap") is not None:
             logits = self.options["softcap"] * torch.tanh(logits / self.options["softcap"])
-        seen = torch.stack([self.visible(position) for position in positions]).to(logits.device)
+        seen = self.visible_to(positions).to(logits.device)
         logits = logits.masked_fill(~seen, -torch.inf)
         if self.options.get("s_aux") is not None:
             sinks = self.options["s_aux"].float()[:, None, None].expand(*logits.shape[:-1], 1)
@@ -186,6 +196,11 @@ class AttentionCall:
         rows = torch.eye(count, dtype=self.query.dtype, device=self.key.device)
         output = self.again(self.query, self.key, rows.expand(*self.key.shape[:2], count, count))[0]
         return output.transpose(1, 2).float()
+
+
+def on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """Return whole numbers on a device, which is not waited for."""
+    return torch.tensor(numbers, dtype=torch.long).to(device, non_blocking=True)
 
 
 def is_sine(table: Tensor) -> bool:

@@ -16,7 +16,7 @@ from possym.capture.probe import PROBE_LENGTH, Layer, check_attention, check_len
 from possym.capture.rope_layout import distance
 from possym.errors import InputError, UnsupportedModelError, to_int
 
-TOGETHER = 2**24  # numbers in the keys of layers that come together
+TOGETHER = 2**24  # numbers in the keys of layers that come together; on a GPU, whose host they save time, twice as many
 _probed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
@@ -58,10 +58,13 @@ class Capture:
     def ask(self) -> None:
         """Find out about the layers, unless that is known and no parameter, buffer or part has changed since."""
         model, modules = self.model, modules_of(self.model)
-        check_model(model, modules)
-        marks = fingerprint(modules)
-        if marks == self.marks:
+        known = _probed.get(model) if modules else None
+        marks = None if known is None else fingerprint(modules)
+        if marks is not None and marks == self.marks:
             return
+        if known is None or known[0] != marks:
+            check_model(model, modules)
+            marks = fingerprint(modules)
         self.marks = None
         self.layers: dict[int, Layer] = {}
         embedding = model.get_input_embeddings()
@@ -71,7 +74,6 @@ class Capture:
         self.compared: set[tuple] = set()
         # Sparse attention picks other keys in each prompt, so that prompts cannot share a mask.
         self.prompts_at_once = 1 if any("Indexer" in type(m).__name__ for m in modules) else None
-        known = _probed.get(model)
         if known is not None and known[0] == marks:
             _, self.layers, coverage_before, self.compared = known
             self.coverage, self.marks = coverage_before.copy(), marks
@@ -175,8 +177,10 @@ class Capture:
         length, shape = tokens.shape[1], tuple(tokens.shape)
         sound: list[tuple[list[int], Tensor]] = []
         waiting: dict[tuple, list[Reading]] = {}
+        numbers = 0
 
         def hand_over() -> None:
+            nonlocal numbers
             for readings in waiting.values():
                 found, finite = merge_layers(readings, positions)
                 sound.append(([one.layer for one in readings], finite))
@@ -187,8 +191,10 @@ class Capture:
                 for inputs in found:
                     visit(inputs)
             waiting.clear()
+            numbers = 0
 
         def on_call(call: AttentionCall) -> None:
+            nonlocal numbers
             check_length(call, length, type(self.model).__name__)
             if layers is not None and call.layer not in layers:
                 return
@@ -198,8 +204,9 @@ class Capture:
                 self.compared.add(here)
             one = read_layer(call, self.layers[call.layer], positions)
             waiting.setdefault(one.kind, []).append(one)
-            numbers = sum(each.numbers for readings in waiting.values() for each in readings)
-            if not together or one.replayed is not None or numbers + one.numbers > TOGETHER:
+            numbers += one.numbers
+            full = numbers + one.numbers > TOGETHER * (1 + one.key.is_cuda)
+            if not together or one.replayed is not None or full:
                 hand_over()
 
         with attached(self.model, on_call), plainly():

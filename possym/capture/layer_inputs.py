@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from possym import kernels
-from possym.capture.attention_call import AttentionCall
+from possym.capture.attention_call import AttentionCall, on_device
 from possym.capture.probe import Layer
 from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, unrotate
 from possym.capture.sampled_swaps import sampled_scores
@@ -348,7 +348,7 @@ def chunks(shape: Sequence[int], size: int) -> Iterator[tuple[slice, ...]]:
 
 @dataclass
 class Reading:
-    """What one layer's `LayerInputs` are made of, Q queries: (B, H, Q, D) in float32, keys after rotation, the rest."""
+    """What one layer's `LayerInputs` are made of: Q queries (B, H, Q, D) and keys after rotation, and the rest."""
 
     layer: int
     queries: Tensor
@@ -366,8 +366,8 @@ class Reading:
 
     @property
     def numbers(self) -> int:
-        """How many numbers it keeps."""
-        return self.key.numel() + self.queries.numel()
+        """How many numbers its keys have, or its queries, if these are more."""
+        return max(self.key.numel(), self.queries.numel())
 
     @property
     def kind(self) -> tuple:
@@ -388,9 +388,9 @@ class Reading:
 
 def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> Reading:
     """Keep what one layer's `LayerInputs` are made of, for queries at some positions."""
-    # By numbers that are on the device already: a list would be copied there, for which each layer would be waited for.
-    there = call.once("positions", positions, lambda: torch.tensor(positions, device=call.query.device))
-    queries = call.query[:, :, there].float()  # a copy: a view would keep all queries
+    # By numbers that are on the device already: a list would be copied there for each layer.
+    there = call.once("positions", positions, lambda: on_device(positions, call.query.device))
+    queries = call.query.index_select(2, there)  # a copy: a view would keep all queries
     moved, reads_itself = call.once("moved", call.mask, lambda: moved_keys(call, positions))
     tables, tables_and_angles, replayed = None, None, None
     if found.rope_layout is not None:
@@ -400,8 +400,8 @@ def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> R
         )
     if found.method == "replay":
         replayed = [
-            replayed_logits(call, queries[:, :, number] * call.scale * found.factor, [*keys.tolist(), position])
-            for number, (keys, position) in enumerate(zip(moved, positions, strict=True))
+            replayed_logits(call, query.float() * call.scale * found.factor, [*keys.tolist(), position])
+            for query, keys, position in zip(queries.unbind(2), moved, positions, strict=True)
         ]
     return Reading(
         layer=call.layer,
@@ -421,18 +421,26 @@ def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> R
 
 
 def moved_keys(call: AttentionCall, positions: Sequence[int]) -> tuple[list[Tensor], list[bool]]:
-    """Return the positions of the keys that each query sees before itself, and whether it sees itself."""
-    seen = [call.visible(position) for position in positions]
-    moved = [keys[:position].nonzero().flatten() for keys, position in zip(seen, positions, strict=True)]
-    itself = [bool(keys[position]) for keys, position in zip(seen, positions, strict=True)]
-    return [keys.to(call.query.device) for keys in moved], itself
+    """Return the positions of the keys that each query sees before itself, and whether it sees itself.
+
+    Masks that show a pass's queries the same keys give the same objects, so that their layers can come together.
+    """
+    seen = call.visible_to(positions)
+
+    def find() -> tuple[list[Tensor], list[bool]]:
+        moved = [keys[:position].nonzero().flatten() for keys, position in zip(seen, positions, strict=True)]
+        itself = seen[range(len(positions)), positions].tolist()
+        together = torch.cat(moved).to(call.query.device, non_blocking=True)
+        return list(together.split([len(keys) for keys in moved])), itself
+
+    return call.once(("keys seen", seen.numpy().tobytes()), None, find)
 
 
 def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[list[LayerInputs], Tensor]:
     """Return what alike layers gave as one per query, and whether each layer's queries and keys are finite."""
     first = readings[0]
     layout, keys = first.rope_layout, [one.key for one in readings]
-    queries = torch.cat([one.queries for one in readings])
+    queries = torch.cat([one.queries for one in readings]).float()
     if layout is None:
         keys = torch.cat(keys).float()
         cos = sin = keys.new_empty(keys.shape[2], 0)

@@ -156,7 +156,7 @@ def profile_bytes(shape: Shape, tokens: int) -> dict[str, int]:
     matrices = N * min(factors, max(1, MATRIX_ENTRIES // (N * N))) if rows == N else 2 * rows
     mixed = (shape.heads + 2 * shape.key_heads) * shape.head_width
     keys = T * shape.key_heads * shape.head_width
-    keys *= min(shape.layers, max(1, TOGETHER // keys))
+    keys *= min(shape.layers, max(1, 2 * TOGETHER // keys))
     return {
         "weights": 2 * shape.weights,
         "attention": 2 * T * (2 * shape.width + mixed),

@@ -347,6 +347,15 @@ def test_layers_that_come_together_are_those_that_come_one_by_one(family, monkey
                 torch.testing.assert_close(extra, alone[layer].extra_logits(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window, groups", [(9, [[0, 1, 2, 3]]), (8, [[0, 2], [1, 3]])])
+def test_layers_whose_masks_show_the_same_keys_come_together(window, groups):
+    kinds = ["sliding_attention", "full_attention"] * 2
+    model = families.build("gemma2", num_hidden_layers=4, layer_types=kinds, sliding_window=window)
+    found = []
+    Capture(model).run(families.tokens(9), found.append, query=[4, -1], together=True)
+    assert [(inputs.layers, inputs.query_position) for inputs in found] == [(g, at) for g in groups for at in (4, 8)]
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss", "falcon"])
 def test_later_tokens_never_reach_the_query(family):
     model = families.build(family, attention="sdpa" if family in ("llama", "falcon") else "eager")
