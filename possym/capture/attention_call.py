@@ -56,8 +56,8 @@ class AttentionCall:
         """Return which keys (Q, T) the queries at some positions see, on the CPU: a device is waited for once."""
         count = self.key.shape[2]
         if self.mask is None:
-            last = torch.tensor(positions)[:, None] if self.causal else count
-            return (torch.arange(count) <= last).expand(len(positions), -1)
+            last = torch.tensor(positions, device="cpu")[:, None] if self.causal else count
+            return (torch.arange(count, device="cpu") <= last).expand(len(positions), -1)
         if not isinstance(self.mask, Tensor) or self.mask.ndim < 2 or self.mask.shape[-2] <= max(positions):
             raise UnsupportedModelError(
                 f"layer {self.layer}: its attention function takes a mask that is no matrix, so possym does not see "
@@ -200,7 +200,7 @@ class AttentionCall:
 
 def on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
     """Return whole numbers on a device, which is not waited for."""
-    return torch.tensor(numbers, dtype=torch.long).to(device, non_blocking=True)
+    return torch.tensor(numbers, dtype=torch.long, device="cpu").to(device, non_blocking=True)
 
 
 def is_sine(table: Tensor) -> bool:

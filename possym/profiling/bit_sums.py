@@ -34,7 +34,12 @@ def bit_sums(tensors: Sequence[Tensor]) -> list[Tensor]:
         sums = dict(zip(wide, in_one_kernel([bits[k] for k in wide]), strict=True))
     else:
         sums = {k: in_pieces(bits[k]) for k in wide}
-    return [sums[k] if k in sums else x.flatten().long() for k, x in enumerate(bits)]
+    for kind in INTEGERS:  # columns are widened together, since a call costs more than they do
+        columns = [k for k, x in enumerate(bits) if x.dtype == kind and k not in sums]
+        if columns:
+            widened = torch.cat([bits[k] for k in columns]).flatten().long()
+            sums |= zip(columns, widened.split([len(bits[k]) for k in columns]), strict=True)
+    return [sums[k] for k in range(len(bits))]
 
 
 def digests(sums: Sequence[Tensor]) -> Tensor:
@@ -60,7 +65,9 @@ def digests(sums: Sequence[Tensor]) -> Tensor:
 
 def as_integers(x: Tensor) -> Tensor:
     """Return the bits of a tensor as a matrix of whole numbers, where they lie if possible."""
-    x = x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1).contiguous()
+    if x.ndim != 2:
+        x = x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1)
+    x = x.contiguous()
     kind = next(each for each in INTEGERS if x.shape[1] * x.element_size() % each.itemsize == 0)
     if x.storage_offset() * x.element_size() % kind.itemsize:  # then its bits cannot be read where they lie
         x = x.clone()
@@ -82,9 +89,9 @@ def bits_kernel(
     """Add to the sums of a matrix those of some of its tiles: whole numbers, so that any order gives the same.
 
     ``owners`` names each program's matrix; of a matrix the table has where it lies, its rows and columns, its first
-    program and where its sums begin.
+    program, where its sums begin and how many programs it takes.
     """
-    entry = table + tl.load(owners + tl.program_id(0)) * 5
+    entry = table + tl.load(owners + tl.program_id(0)) * 6
     start = tl.load(entry).to(tl.pointer_type(KIND))
     rows = tl.load(entry + 1)
     columns = tl.load(entry + 2)
@@ -108,18 +115,18 @@ def in_one_kernel(matrices: Sequence[Tensor]) -> list[Tensor]:
     sums = torch.zeros(sum(lengths), dtype=torch.int64, device=device)
     parts = sums.split(lengths)
     for kind in INTEGERS:
-        entries, blocks, first = [], [], 0
+        entries, first = [], 0
         for x, part in zip(matrices, parts, strict=True):
             if x.dtype == kind:
-                blocks.append(-(-x.shape[0] // (ROWS * STEPS)) * -(-x.shape[1] // COLUMNS))
-                entries.append((x.data_ptr(), *x.shape, first, part.storage_offset()))
-                first += blocks[-1]
+                blocks = -(-x.shape[0] // (ROWS * STEPS)) * -(-x.shape[1] // COLUMNS)
+                entries.append((x.data_ptr(), *x.shape, first, part.storage_offset(), blocks))
+                first += blocks
         if entries:
-            numbers = torch.arange(len(blocks), device="cpu")
-            owners = numbers.repeat_interleave(torch.tensor(blocks, device="cpu")).to(device)
+            table = torch.tensor(entries, device="cpu").to(device, non_blocking=True)
+            owners = torch.repeat_interleave(table[:, -1], output_size=first)
             with device_context(sums):
                 bits_kernel[(first,)](
-                    owners, torch.tensor(entries, device=device), sums,
+                    owners, table, sums,
                     KIND=getattr(tl, str(kind).removeprefix("torch.")), ROWS=ROWS, COLUMNS=COLUMNS, STEPS=STEPS,
                     num_warps=4,
                 )  # fmt: skip

@@ -4,12 +4,13 @@ A model's name does not: two seeds, or two checkpoints of one run, may bear the 
 which hashes are cheap to take. What hooks or other code do to a model while it runs is in neither.
 """
 
+import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ VOLATILE = {
     "label2id", "problem_type", "gradient_checkpointing", "bos_token_id", "eos_token_id", "pad_token_id",
 }  # fmt: skip
 MARK = "2-"  # how a hash of weights begins; those made before `digests` were taken, of all sums, have no mark
+SAVING = ("state_dict", "_save_to_state_dict", "get_extra_state")  # methods that say what a module's state is
 CHANGING = {"dynamic", "longrope"}  # kinds of rotation whose frequencies follow the length of the last prompt
 
 
@@ -39,7 +41,7 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
 def begin_identity(model: nn.Module) -> Callable[[], dict[str, Any]]:
     """Let the devices begin the sums of `weights_hash`, and return what waits for them and gives `model_identity`."""
     weights = begin_weights_hash(model)
-    devices = sorted({str(p.device) for p in parameters_of(modules_of(model))})
+    devices = {p.device for p in parameters_of(modules_of(model))}
     found = {
         "model": model_name(model),
         "class": type(model).__name__,
@@ -47,7 +49,7 @@ def begin_identity(model: nn.Module) -> Callable[[], dict[str, Any]]:
         "weights": None,
         "dtype": str(getattr(model, "dtype", None) or next(model.parameters()).dtype).removeprefix("torch."),
         "revision": getattr(model.config, "_commit_hash", None),
-        "device": ", ".join(devices),
+        "device": ", ".join(sorted(map(str, devices))),
     }
     return lambda: found | {"weights": weights()}
 
@@ -97,25 +99,27 @@ def weights_hash(model: nn.Module, mark: str = MARK) -> str:
 
 def begin_weights_hash(model: nn.Module, mark: str = MARK) -> Callable[[], str]:
     """Let the devices begin the sums of `weights_hash`, and return what waits for them and gives the hash."""
-    digest = hashlib.sha256()
     stored: dict[torch.device, list[tuple[str, Tensor]]] = {}
-    for name, x in sorted(stored_tensors(model), key=lambda pair: pair[0]):
-        digest.update(f"{name} {tuple(x.shape)} {x.dtype}\n".encode())
+    found = sorted(stored_tensors(model), key=lambda pair: pair[0])
+    digest = hashlib.sha256("".join(f"{name} {tuple(x.shape)} {x.dtype}\n" for name, x in found).encode())
+    for name, x in found:
         if not x.is_meta and x.numel():
             stored.setdefault(x.device, []).append((name, x))
     begun = []
     for some in stored.values():  # a device is asked once
-        sums = bit_sums([x for _, x in some])
-        lengths = [1] * len(sums) if mark else [len(each) for each in sums]
-        begun.append(([name for name, _ in some], digests(sums) if mark else torch.cat(sums), lengths))
+        with torch.no_grad():
+            sums = bit_sums([x for _, x in some])
+            lengths = [2 if mark else len(each) for each in sums]
+            begun.append(([name for name, _ in some], digests(sums) if mark else torch.cat(sums), lengths))
 
     def finish() -> str:
         whole, numbers = digest.copy(), []
-        for names, found, lengths in begun:
-            parts = found.cpu().split(lengths)
-            numbers += [(name, each.numpy().tobytes()) for name, each in zip(names, parts, strict=True)]
-        for name, each in sorted(numbers):
-            whole.update(name.encode() + each)
+        for names, sums, lengths in begun:
+            said, start = sums.cpu().numpy().tobytes(), 0
+            for name, length in zip(names, lengths, strict=True):
+                numbers.append((name, said[start : start + 8 * length]))
+                start += 8 * length
+        whole.update(b"".join(name.encode() + each for name, each in sorted(numbers)))
         return (mark + whole.hexdigest())[:16]
 
     return finish
@@ -146,9 +150,9 @@ def stored_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     found: dict[str, Any] = {}
     known: set[str] = set()
     once: set[int] = set()  # modules and parameters that have been met: one that is shared counts under its first name
-    state = state_of(model)
-    for prefix, module in model.named_modules(remove_duplicate=False):
-        begin = f"{prefix}." if prefix else ""
+    named = prefixed_modules(model)
+    state = state_of(model, named)
+    for begin, module in named:
         for name, parameter in module._parameters.items():
             known.add(begin + name)
             if parameter is not None and id(parameter) not in once:
@@ -159,7 +163,7 @@ def stored_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
         once.add(id(module))
         kinds = getattr(module, "rope_type", None)
         changes = bool(CHANGING & set(kinds.values() if isinstance(kinds, dict) else [kinds]))
-        for name, buffer in module.named_buffers(prefix, recurse=False):
+        for name, buffer in module.named_buffers(begin[:-1], recurse=False):
             known.add(name)
             if changes and name.endswith("inv_freq") and not name.endswith("original_inv_freq"):
                 continue
@@ -170,23 +174,60 @@ def stored_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     return [pair for name, value in named for pair in plain_tensors(name, value)]
 
 
-def state_of(model: nn.Module) -> dict[str, Any]:
+def prefixed_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return a model's modules with what their parameters' names begin with, those that are shared with each.
+
+    >>> [begin for begin, _ in prefixed_modules(nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.ReLU())))]
+    ['', '0.', '1.', '1.0.']
+    """
+    found, waiting = [], [("", model)]
+    while waiting:
+        begin, module = waiting.pop()
+        found.append((begin, module))
+        parts = reversed(module._modules.items())
+        waiting += [(f"{begin}{name}.", part) for name, part in parts if part is not None]
+    return found
+
+
+def state_of(model: nn.Module, named: list[tuple[str, nn.Module]]) -> dict[str, Any]:
     """Return a model's state as `torch.nn.Module.state_dict` does, without asking modules that pack their weights.
 
     On a CPU, 4-bit layers of bitsandbytes pack their weights in their first pass. Asked for their state, they unpack
-    them wrongly (0.50.2), and the model is lost.
+    them wrongly (0.50.2), and the model is lost. Modules that say of themselves what all modules do are not asked
+    either, which is slow.
     """
-    packed = {prefix: module for prefix, module in model.named_modules() if packing(module) is not None}
+    state: dict[str, Any] = {}
+    if all(keeps_no_more(module) for _, module in named):
+        for begin, module in named:
+            kept = {k: x for k, x in module._buffers.items() if k not in module._non_persistent_buffers_set}
+            state |= {begin + name: x for name, x in (module._parameters | kept).items() if x is not None}
+        return state
+    packed = {begin: module for begin, module in named if packing(module) is not None}
     if not packed:
         return model.state_dict()
-    state: dict[str, Any] = {}
-    for prefix, module in model.named_modules():
-        begin = f"{prefix}." if prefix else ""
-        if prefix in packed:
+    for begin, module in named:
+        if begin in packed:
             state[f"{begin}weight.absmax"] = packing(module).absmax
         else:
             module._save_to_state_dict(state, begin, keep_vars=True)
     return state
+
+
+def keeps_no_more(module: nn.Module) -> bool:
+    """Return whether a module's state is its plain parameters and its buffers, as far as its class and hooks tell."""
+    own, kind = vars(module), cast(Hashable, type(module))
+    return (
+        saves_plainly(kind)
+        and not (module._state_dict_hooks or module._state_dict_pre_hooks)
+        and not any(name in own for name in SAVING)
+        and all(type(x) is nn.Parameter or x is None for x in module._parameters.values())
+    )
+
+
+@functools.cache
+def saves_plainly(kind: type[nn.Module]) -> bool:
+    """Return whether a class saves its state as `torch.nn.Module` does."""
+    return all(getattr(kind, name) is getattr(nn.Module, name) for name in SAVING)
 
 
 def packing(module: nn.Module) -> Any:
@@ -197,6 +238,8 @@ def packing(module: nn.Module) -> Any:
 
 def plain_tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:
     """Return the plain tensors that a parameter or an entry of a state is made of."""
+    if type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided and not value.is_quantized:
+        return [(name, value)]
     if isinstance(value, (list, tuple)):
         return [pair for k, part in enumerate(value) for pair in plain_tensors(f"{name}.{k}", part)]
     if not isinstance(value, Tensor):

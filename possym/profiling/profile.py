@@ -16,6 +16,7 @@ from possym.capture import Capture
 from possym.errors import InputError, require_type, to_int
 from possym.profiling.identity import begin_identity, hash_of, marked_alike, tokenizer_identity
 from possym.profiling.prompts import (
+    Prompt,
     check_holds,
     check_number,
     check_prompts,
@@ -365,17 +366,8 @@ def profile(
         shards = Shards(Path(os.path.expanduser(checkpoint)), what | {"prompts": hash_of(ids, queries, spans, holds)})
     batches = plan_batches(texts, queries, spans, holds, capture.prompts_at_once)
     heads, frequencies, predicted = score_batches(capture, batches, texts, how, shards, progress, meanwhile=identity)
-    heads["purity"] = purity_of(heads.positional, heads.symbolic, gamma)
-    table = pd.DataFrame(
-        [
-            (number, len(text.ids), at, None if blocks is None else sum(stop <= at for _, stop in blocks))
-            for number, (text, positions, blocks) in enumerate(zip(texts, queries, spans, strict=True))
-            for at in positions
-        ],
-        columns=["prompt", "tokens", "query", "blocks"],
-    ).astype({"blocks": "Int64"})
-    table = table.merge(predicted, on=["prompt", "query"], how="left")
-    table["correct"] = pd.array([None] * len(table), dtype="boolean")
+    heads.insert(heads.columns.get_loc("entropy") + 1, "purity", purity_of(heads.positional, heads.symbolic, gamma))
+    table = prompts_table(texts, queries, spans, predicted)
     if wanted is not None:
         if predicted.empty:
             raise InputError(f"answers: {type(model).__name__} has no language head to answer with")
@@ -388,8 +380,9 @@ def profile(
         heads, frequencies, inputs = (
             x[x.prompt.isin(table.prompt)].reset_index(drop=True) for x in (heads, frequencies, inputs)
         )
+    columns = [name for name in head_columns() if name in heads]
     return Profile(
-        heads[[name for name in head_columns() if name in heads]],
+        heads if columns == list(heads) else heads[columns],
         frequencies,
         table,
         capture.coverage,
@@ -421,11 +414,31 @@ def head_columns() -> list[str]:
 def inputs_table(ids: list[list[int]], spans: list, holds: list[tuple[int, ...]]) -> pd.DataFrame:
     """Return one row per prompt: what was handed to the model, and what of it moves."""
     listed = [None if each is None else [list(span) for span in each] for each in spans]
-    columns = dict(token_ids=ids, spans=listed, held=[list(held) for held in holds])
-    return pd.DataFrame(
-        {"prompt": pd.Series(range(len(ids)), dtype="int64")}
-        | {name: pd.Series(values, dtype=object) for name, values in columns.items()}
-    )
+    columns: dict[str, list] = dict(token_ids=ids, spans=listed, held=[list(held) for held in holds])
+    whole = dict(prompt=np.arange(len(ids), dtype=np.int64))
+    return pd.DataFrame(whole | {name: as_objects(values) for name, values in columns.items()})
+
+
+def as_objects(values: list) -> np.ndarray:
+    """Return an array (n,) of what a list holds, lists too."""
+    found = np.empty(len(values), dtype=object)
+    for k, value in enumerate(values):
+        found[k] = value
+    return found
+
+
+def prompts_table(texts: list[Prompt], queries: list[list[int]], spans: list, predicted: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per prompt and query, in order, beside what was ``predicted``: the same rows, or none at all."""
+    numbers = np.array([(k, len(texts[k].ids), at) for k, some in enumerate(queries) for at in some], np.int64)
+    blocks = [
+        None if some is None else sum(stop <= at for _, stop in some)
+        for some, positions in zip(spans, queries, strict=True)
+        for at in positions
+    ]
+    found = predicted["predicted"].array if len(predicted) else pd.array([None] * len(numbers), dtype="Int64")
+    columns = dict(zip(("prompt", "tokens", "query"), numbers.T, strict=True))
+    known = pd.array([None] * len(numbers), dtype="boolean")
+    return pd.DataFrame(columns | dict(blocks=pd.array(blocks, dtype="Int64"), predicted=found, correct=known))
 
 
 def summarize(table: pd.DataFrame, by: str, gamma: float) -> pd.DataFrame:

@@ -7,6 +7,7 @@
   values stay there until the batch's tables are made.
 """
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ HEAD_VALUES = (*LayerScores._fields, "moved")
 ERRORS = ("positional_error", "symbolic_error")
 FREQUENCY_VALUES = ("positional", "symbolic", "entropy", "logit_norm", "angle")
 ORDER = ("prompt", "query", "layer", "pass", "head")
+FREQUENCY_COLUMNS = (*ORDER, "frequency_id", "angle", "logit_norm", "positional", "symbolic", "entropy")
 TOKENS_AT_ONCE = 4096
 PATIENCE = 3.0  # seconds until progress within a prompt is shown
 
@@ -184,19 +186,35 @@ def score_batch(
         collector.add(inputs.hold(batch.held), batch)
         shown.seen(inputs, inputs.query_position == batch.queries[-1])
 
-    tokens = torch.tensor([prompts[number].ids for number in batch.prompts], device=capture.device)
-    logits = capture.read(tokens, visit, batch.queries, how.layers, together=True, meanwhile=meanwhile)
+    def wait() -> None:
+        meanwhile()
+        collector.rows()
+
+    tokens = torch.tensor([prompts[number].ids for number in batch.prompts], device="cpu")
+    tokens = tokens.to(capture.device, non_blocking=True)
+    logits = capture.read(tokens, visit, batch.queries, how.layers, together=True, meanwhile=wait)
     return Tables(*collector.tables(), predicted_tokens(logits, batch))
 
 
 def predicted_tokens(logits: Tensor | None, batch: Batch) -> pd.DataFrame:
     """Return what each query predicts: missing where logits are not numbers, no rows where the model has no head."""
-    numbers = [[prompt, query] for prompt in batch.prompts for query in batch.queries]
-    table = pd.DataFrame(numbers if logits is not None else [], columns=["prompt", "query"], dtype="int64")
     if logits is None:
-        return table.assign(predicted=pd.array([], dtype="Int64"))
-    found = torch.where(logits.isnan().any(-1), -1, logits.argmax(-1)).flatten().tolist()
-    return table.assign(predicted=pd.array([None if token < 0 else token for token in found], dtype="Int64"))
+        return pd.DataFrame({name: np.empty(0, np.int64) for name in ("prompt", "query")}).assign(
+            predicted=pd.array([], dtype="Int64")
+        )
+    prompt, query = (np.array(part, np.int64) for part in (batch.prompts, batch.queries))
+    found = torch.where(logits.isnan().any(-1), -1, logits.argmax(-1)).flatten().cpu().numpy()
+    columns = dict(prompt=prompt.repeat(len(query)), query=np.tile(query, len(prompt)))
+    return pd.DataFrame(columns | dict(predicted=pd.arrays.IntegerArray(found, found < 0)))
+
+
+class Rows(NamedTuple):
+    """Whose some values are: prompt, query, … (C, R), ``known`` and ``moved`` of each `ScoreBatch`, and their order."""
+
+    numbers: np.ndarray
+    known: np.ndarray
+    moved: np.ndarray
+    rank: np.ndarray
 
 
 class ScoreCollector:
@@ -206,6 +224,7 @@ class ScoreCollector:
         self.how = how
         self.heads: list[ScoreBatch] = []
         self.frequencies: list[ScoreBatch] = []
+        self.found: tuple[Rows, Rows | None] | None = None
 
     def add(self, inputs: LayerInputs, batch: Batch) -> None:
         """Score layers on a batch of prompts, all with NaN where there is nothing to swap."""
@@ -213,19 +232,19 @@ class ScoreCollector:
         known = len(inputs.moved if blocks is None else blocks) >= 2
         how, shape = (blocks, self.how.temperature, self.how.relative), inputs.query.shape[:2]
         where = inputs.query_position, inputs.layers, inputs.pass_index
-        values = inputs.query.new_full((*shape, len(self.how.head_values)), torch.nan)
-        values[..., -1] = len(inputs.moved)
         if known:
             found, errors = inputs.scores(*how, self.how.swaps)
-            values[..., :-1] = torch.stack([*(() if errors is None else errors), *found], -1)
-        self.heads.append(ScoreBatch(values, batch.prompts, *where, known))
+            values = torch.stack([*(() if errors is None else errors), *found], -1)
+        else:
+            values = inputs.query.new_full((*shape, len(self.how.head_values) - 1), torch.nan)
+        self.heads.append(ScoreBatch(values, batch.prompts, *where, known, len(inputs.moved)))
         if not self.how.per_frequency or not len(inputs.angles):
             return
         values = inputs.query.new_full((*shape, len(inputs.angles), len(FREQUENCY_VALUES)), torch.nan)
         values[..., -1] = inputs.angles
         if known:
             values[..., :-1] = inputs.plane_scores(*how)
-        self.frequencies.append(ScoreBatch(values, batch.prompts, *where, known))
+        self.frequencies.append(ScoreBatch(values, batch.prompts, *where, known, len(inputs.moved)))
 
     def tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return both tables, in order of prompt, query, layer, head and frequency.
@@ -233,22 +252,24 @@ class ScoreCollector:
         Raises:
             InputError: logits that are not finite.
         """
-        heads = tidy_table(self.heads, self.how.head_values, ORDER)
-        heads["moved"] = heads["moved"].astype("int64")
-        order = (*ORDER, "frequency_id")
-        columns = [*order, "angle", "logit_norm", "positional", "symbolic", "entropy"]
-        if not self.frequencies:
-            return heads, pd.DataFrame(
-                {name: pd.Series(dtype="int64" if name in order else "float64") for name in columns}
-            )
-        frequencies = tidy_table(self.frequencies, FREQUENCY_VALUES, order)
-        frequencies["frequency_id"] += 1
-        return heads, frequencies[columns]
+        here, there = self.rows()
+        heads = pd.DataFrame(tidy_columns(self.heads, here, self.how.head_values[:-1], ORDER))
+        if there is None:
+            return heads, no_frequencies().copy()
+        found = tidy_columns(self.frequencies, there, FREQUENCY_VALUES, (*ORDER, "frequency_id"))
+        found["frequency_id"] += 1
+        return heads, pd.DataFrame({name: found[name] for name in FREQUENCY_COLUMNS})
+
+    def rows(self) -> tuple[Rows, Rows | None]:
+        """Return whose the values of both tables are, found once."""
+        if self.found is None:
+            self.found = rows_of(self.heads), rows_of(self.frequencies) if self.frequencies else None
+        return self.found
 
 
 @dataclass
 class ScoreBatch:
-    """Values (layers · prompts, H, …, names) of one query; ``known`` says whether there was enough to score."""
+    """Values (layers · prompts, H, …, names) of one query that saw some moved keys; ``known`` says if enough."""
 
     values: Tensor
     prompts: Sequence[int]
@@ -256,29 +277,49 @@ class ScoreBatch:
     layers: list[int]
     pass_index: int
     known: bool
+    moved: int
 
 
-def tidy_table(parts: list[ScoreBatch], names: Sequence[str], order: Sequence[str]) -> pd.DataFrame:
-    """Return values as a tidy table, copied at once and sorted, or raise an InputError where they are not finite."""
-    device = parts[0].values.device
-    found = torch.cat([part.values.flatten(end_dim=-2).to(device) for part in parts]).double().cpu().numpy()
+def rows_of(parts: list[ScoreBatch]) -> Rows:
+    """Return whose the values of some batches are, for which no device is waited for."""
     numbers = []
     for part in parts:
         shape = len(part.layers), len(part.prompts), *part.values.shape[1:-1]
         layer, prompt, *rest = np.indices(shape).reshape(len(shape), -1)
         query, which = (np.full_like(layer, number) for number in (part.query, part.pass_index))
         numbers.append(np.stack([np.array(part.prompts)[prompt], query, np.array(part.layers)[layer], which, *rest]))
-    known = np.concatenate([np.full(rows.shape[1], part.known) for part, rows in zip(parts, numbers, strict=True)])
-    numbers = np.concatenate(numbers, 1)
-    wrong = known & ~np.isfinite(found).all(1)
+    counts = [rows.shape[1] for rows in numbers]
+    known, moved = (np.repeat([getattr(part, name) for part in parts], counts) for name in ("known", "moved"))
+    whole = np.concatenate(numbers, 1)
+    return Rows(whole, known, moved, np.lexsort(whole[::-1]))
+
+
+@functools.cache
+def no_frequencies() -> pd.DataFrame:
+    """Return the table of frequencies without rows."""
+    whole = (*ORDER, "frequency_id")
+    columns = {name: pd.Series(dtype="int64" if name in whole else "float64") for name in FREQUENCY_COLUMNS}
+    return pd.DataFrame(columns)
+
+
+def tidy_columns(
+    parts: list[ScoreBatch], rows: Rows, names: Sequence[str], order: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Return values as the columns of a tidy table, copied at once and sorted, then the number of moved keys.
+
+    Raises:
+        InputError: values that are not finite.
+    """
+    device = parts[0].values.device
+    found = torch.cat([part.values.flatten(end_dim=-2).to(device) for part in parts]).cpu().double().numpy()
+    wrong = rows.known & ~np.isfinite(found).all(1)
     if wrong.any():
         raise InputError(
-            f"prompt {numbers[0, wrong].min()}, layer {numbers[2, wrong].min()}: logits are not finite. The model "
-            "overflows on this prompt: check its weights, or load it in float32 or bfloat16"
+            f"prompt {rows.numbers[0, wrong].min()}, layer {rows.numbers[2, wrong].min()}: logits are not finite. The "
+            "model overflows on this prompt: check its weights, or load it in float32 or bfloat16"
         )
-    rank = np.lexsort(numbers[::-1])
-    columns = zip([*order, *names], [*numbers[:, rank], *found[rank].T], strict=True)
-    return pd.DataFrame(dict(columns))
+    columns = [*rows.numbers[:, rows.rank], *found[rows.rank].T, rows.moved[rows.rank]]
+    return dict(zip([*order, *names, "moved"], columns, strict=True))
 
 
 def in_order(table: pd.DataFrame) -> pd.DataFrame:
@@ -289,7 +330,10 @@ def in_order(table: pd.DataFrame) -> pd.DataFrame:
 
 def without_one_pass(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table without the column ``pass`` unless layers ran several times in a forward pass."""
-    return table.drop(columns="pass") if "pass" in table and not table["pass"].any() else table
+    if "pass" in table and not table["pass"].any():
+        table = table.copy(deep=False)
+        del table["pass"]
+    return table
 
 
 def visible_blocks(blocks: Sequence[Span], inputs: LayerInputs) -> list[Span]:

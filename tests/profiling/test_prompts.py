@@ -14,7 +14,7 @@ import possym
 from possym.errors import InputError, PossymError, ResultsError
 from possym.kv_cache import keep
 from possym.profiling import Profile, scoring, shards
-from possym.profiling.identity import MARK, config_hash, tokenizer_identity, weights_hash
+from possym.profiling.identity import MARK, config_hash, prefixed_modules, state_of, tokenizer_identity, weights_hash
 from possym.profiling.prompts import read_prompts
 from possym.profiling.report import is_profiled
 from possym.profiling.shards import Shards
@@ -232,6 +232,34 @@ def test_the_hash_of_weights_sees_buffers_and_packed_weights():
     for packed.codes in (torch.tensor([[1, 2]]), torch.tensor([[1, 3]])):
         hashes.add(weights_hash(packed))
     assert len(hashes) == 2
+
+
+class Extra(torch.nn.Linear):
+    """A module whose state holds more than tensors of its own."""
+
+    def get_extra_state(self):
+        return torch.ones(2)
+
+
+def shared_parts():
+    norm = torch.nn.BatchNorm1d(3)
+    norm.register_buffer("away", torch.ones(2), persistent=False)
+    return torch.nn.Sequential(norm, torch.nn.Linear(3, 3, bias=False), torch.nn.Sequential(norm))
+
+
+def hooked():
+    model = shared_parts()
+    model[1].register_state_dict_post_hook(
+        lambda module, state, prefix, _: state.update({prefix + "more": torch.ones(1)})
+    )
+    return model
+
+
+@pytest.mark.parametrize("make", [shared_parts, hooked, lambda: Extra(2, 2), lambda: families.build("gemma2")])
+def test_the_state_of_a_model_is_what_the_model_says(make):
+    model = make()
+    ours, theirs = state_of(model, prefixed_modules(model)), model.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 class Packing(torch.nn.Linear):
