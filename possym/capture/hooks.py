@@ -230,9 +230,8 @@ def claim(modules: list[nn.Module], session: HookSession) -> None:
 def release(modules: list[nn.Module], session: HookSession) -> None:
     """Let others listen to these modules again."""
     with _lock:
-        for module in modules:
-            if _sessions.get(module) is session:
-                del _sessions[module]
+        for module in [m for m in modules if _sessions.get(m) is session]:
+            del _sessions[module]
         if not _sessions:
             restore_functions()
         _lock.notify_all()
@@ -269,7 +268,7 @@ def attach(stack: ExitStack, model: nn.Module, everything: list[nn.Module], sess
     settle(stack, model, everything)
     for module in modules:
         stack.callback(module.register_forward_pre_hook(session.remember, with_kwargs=True).remove)
-        for child in (c for c in module.children() if "Rotary" in type(c).__name__):
+        for child in (c for c in module._modules.values() if "Rotary" in type(c).__name__):
             hook = functools.partial(lambda parent, _, args, output: session.remember_tables(parent, output), module)
             stack.callback(child.register_forward_hook(hook).remove)
     if any(uses_interface(m) for m in modules):

@@ -449,8 +449,9 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
         cos, sin, angles, in_bfloat16 = first.tables_and_angles
         keys = unrotate(torch.cat(keys).float(), first.tables, layout, layout.key_weight)
         queries = queries if layout.key_weight is None else queries * layout.key_weight
-        queries = queries[..., layout.order]
-    finite = [x.isfinite().reshape(len(readings), -1).all(1) for x in (queries, keys)]
+        queries = layout.ordered(queries)
+    # The largest entry of each layer, which is not finite where one of them is not, takes one operation.
+    largest = [torch.linalg.vector_norm(x.reshape(len(readings), -1), torch.inf, 1) for x in (queries, keys)]
     found = [
         LayerInputs(
             layers=[one.layer for one in readings],
@@ -471,7 +472,7 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
         )
         for number, position in enumerate(positions)
     ]
-    return found, finite[0] & finite[1]
+    return found, torch.stack(largest).isfinite().all(0)
 
 
 def read_angles(call: AttentionCall, layout: RopeLayout) -> tuple[Tensor, Tensor, Tensor, bool]:

@@ -36,13 +36,14 @@ def modules_of(model: Any) -> list[nn.Module]:
         module = waiting.pop()
         if module not in found:
             found[module] = None
-            waiting += [part for part in reversed(module._modules.values()) if part is not None]
+            if module._modules:
+                waiting += [part for part in reversed(module._modules.values()) if part is not None]
     return list(found)
 
 
 def parameters_of(modules: list[nn.Module]) -> list[nn.Parameter]:
     """Return the parameters of modules; one that two of them share is there twice."""
-    return [p for module in modules for p in module._parameters.values() if p is not None]
+    return [p for module in modules if module._parameters for p in module._parameters.values() if p is not None]
 
 
 def all_configs(modules: list[nn.Module]) -> dict:

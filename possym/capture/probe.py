@@ -207,13 +207,14 @@ def fingerprint(modules: list[nn.Module]) -> tuple:
     unseen. Versions of buffers do not count: to put dynamic frequencies back moves them.
     """
     parameters = parameters_of(modules)
-    buffers = [b for module in modules for b in module._buffers.values() if b is not None]
+    buffers = [b for module in modules if module._buffers for b in module._buffers.values() if b is not None]
     marks = tuple((p.data_ptr(), p.dtype, p.device, 0 if p.is_inference() else p._version) for p in parameters)
     vectors: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for p in (*parameters, *buffers):
         if p.ndim == 1 and not p.is_meta:
-            vectors.setdefault((p.device, p.dtype), []).append(p.detach())
-    values = tuple(torch.cat(some).float().cpu().numpy().tobytes() for some in vectors.values())
+            vectors.setdefault((p.device, p.dtype), []).append(p)
+    with torch.no_grad():
+        values = tuple(torch.cat(some).float().cpu().numpy().tobytes() for some in vectors.values())
     return marks, values, tuple(map(id, modules)), attention_functions(modules)
 
 

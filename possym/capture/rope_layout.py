@@ -4,6 +4,7 @@
 - `unrotate` takes the rotation off again.
 """
 
+import functools
 import itertools
 import math
 from dataclasses import dataclass, replace
@@ -28,6 +29,15 @@ class RopeLayout:
     sign: int
     query_weight: Tensor | None
     key_weight: Tensor | None
+
+    @functools.cached_property
+    def in_order(self) -> bool:
+        """Whether ``order`` leaves the dimensions where they are, so that nothing need be copied."""
+        return torch.equal(self.order, torch.arange(len(self.order), device=self.order.device))
+
+    def ordered(self, x: Tensor) -> Tensor:
+        """Return ``x`` (..., D) in ``order``."""
+        return x if self.in_order else x[..., self.order]
 
 
 def same_layout(one: RopeLayout, other: RopeLayout) -> bool:
@@ -119,7 +129,7 @@ def unrotate(x: Tensor, tables: tuple[Tensor, Tensor], layout: RopeLayout, weigh
     """Return contents before rotation and gain, (…, T, D) in the order of ``layout``."""
     cos, sin = plane_tables(tables, layout)
     square = cos.square() + sin.square()
-    x = (x if weight is None else x / weight)[..., layout.order]
+    x = layout.ordered(x if weight is None else x / weight)
     return rotate_by(x, cos / square, -sin / square, "half")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
+from possym.capture.model_state import modules_of
 from possym.errors import InputError, to_float, to_int
 from possym.scores import check_blocks
 
@@ -177,13 +178,14 @@ def check_prompts(prompts: list[Prompt], model: nn.Module, tokenizer: Any = None
     vocabulary = model.get_input_embeddings().weight.shape[0]
     longest = getattr(config, "max_position_embeddings", None)
     # To ask a module for what it has not is slow.
-    places = [place for m in model.modules() for place in (vars(m), m._buffers, m._parameters)]
+    places = [place for m in modules_of(model) for place in (vars(m), m._buffers, m._parameters)]
     tables = [place["embed_positions"] for place in places if "embed_positions" in place]
     last = min((len(table) for table in tables if isinstance(table, Tensor) and table.ndim == 2), default=None)
     is_batch = len(prompts) > 1 and len({len(prompt.ids) for prompt in prompts}) == 1
     for number, prompt in enumerate(prompts):
         ids, length = prompt.ids, len(prompt.ids)
-        if wrong := [token for token in ids if not 0 <= token < vocabulary]:
+        if min(ids) < 0 or max(ids) >= vocabulary:
+            wrong = [token for token in ids if not 0 <= token < vocabulary]
             raise InputError(
                 f"prompt {number} holds token id {wrong[0]}: the model's vocabulary goes from 0 to {vocabulary - 1}"
             )
@@ -361,9 +363,9 @@ def check_holds(
 ) -> None:
     """Raise an InputError where what is held leaves fewer than two keys or blocks to move before the last query."""
     for number, (held, spans, at) in enumerate(zip(holds, blocks, queries, strict=True)):
-        held = set(held)
-        parts = [range(*span) for span in spans] if spans else [[key] for key in range(at[-1])]
-        if sum(any(key not in held for key in part) for part in parts) < 2:
+        held = {key for key in held if key < at[-1]}
+        free = sum(not held.issuperset(range(*span)) for span in spans) if spans else at[-1] - len(held)
+        if free < 2:
             raise InputError(
                 f"hold = {hold!r:.60} leaves prompt {number} fewer than two {'blocks' if spans else 'keys'} to move "
                 f"before the query at {at[-1]}: hold fewer tokens"

@@ -7,7 +7,6 @@
   values stay there until the batch's tables are made.
 """
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,8 @@ HEAD_VALUES = (*LayerScores._fields, "moved")
 ERRORS = ("positional_error", "symbolic_error")
 FREQUENCY_VALUES = ("positional", "symbolic", "entropy", "logit_norm", "angle")
 ORDER = ("prompt", "query", "layer", "pass", "head")
-FREQUENCY_COLUMNS = (*ORDER, "frequency_id", "angle", "logit_norm", "positional", "symbolic", "entropy")
+FREQUENCY_ORDER = (*ORDER, "frequency_id")
+FREQUENCY_COLUMNS = (*FREQUENCY_ORDER, "angle", "logit_norm", "positional", "symbolic", "entropy")
 TOKENS_AT_ONCE = 4096
 PATIENCE = 3.0  # seconds until progress within a prompt is shown
 
@@ -129,7 +129,7 @@ def score_batches(
                 shards.write()
     if len(parts) == 1:  # in order already
         return Tables(*map(without_one_pass, next(iter(parts.values()))))
-    tables = (pd.concat([part[k] for _, part in sorted(parts.items())], ignore_index=True) for k in range(3))
+    tables = (joined([part[k] for _, part in sorted(parts.items())]) for k in range(3))
     return Tables(*(without_one_pass(in_order(table)) for table in tables))
 
 
@@ -253,12 +253,18 @@ class ScoreCollector:
             InputError: logits that are not finite.
         """
         here, there = self.rows()
-        heads = pd.DataFrame(tidy_columns(self.heads, here, self.how.head_values[:-1], ORDER))
+        heads = tidy_columns(self.heads, here, self.how.head_values[:-1], ORDER)
         if there is None:
-            return heads, no_frequencies().copy()
-        found = tidy_columns(self.frequencies, there, FREQUENCY_VALUES, (*ORDER, "frequency_id"))
-        found["frequency_id"] += 1
-        return heads, pd.DataFrame({name: found[name] for name in FREQUENCY_COLUMNS})
+            frequencies = {
+                name: np.empty(0, np.int64 if name in FREQUENCY_ORDER else float) for name in FREQUENCY_COLUMNS
+            }
+        else:
+            found = tidy_columns(self.frequencies, there, FREQUENCY_VALUES, FREQUENCY_ORDER)
+            found["frequency_id"] += 1
+            frequencies = {name: found[name] for name in FREQUENCY_COLUMNS}
+        if not heads["pass"].any():  # before tables are made, since to drop a column takes as long as that
+            del heads["pass"], frequencies["pass"]
+        return pd.DataFrame(heads), pd.DataFrame(frequencies)
 
     def rows(self) -> tuple[Rows, Rows | None]:
         """Return whose the values of both tables are, found once."""
@@ -294,14 +300,6 @@ def rows_of(parts: list[ScoreBatch]) -> Rows:
     return Rows(whole, known, moved, np.lexsort(whole[::-1]))
 
 
-@functools.cache
-def no_frequencies() -> pd.DataFrame:
-    """Return the table of frequencies without rows."""
-    whole = (*ORDER, "frequency_id")
-    columns = {name: pd.Series(dtype="int64" if name in whole else "float64") for name in FREQUENCY_COLUMNS}
-    return pd.DataFrame(columns)
-
-
 def tidy_columns(
     parts: list[ScoreBatch], rows: Rows, names: Sequence[str], order: Sequence[str]
 ) -> dict[str, np.ndarray]:
@@ -322,6 +320,16 @@ def tidy_columns(
     return dict(zip([*order, *names, "moved"], columns, strict=True))
 
 
+def joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Return one table of several batches' rows, with a column ``pass`` if one of them has it."""
+    if any("pass" in table for table in tables):
+        tables = [table if "pass" in table else table.copy(deep=False) for table in tables]
+        for table in tables:
+            if "pass" not in table:
+                table.insert(3, "pass", 0)
+    return pd.concat(tables, ignore_index=True)
+
+
 def in_order(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table in order of what it has of prompt, query, layer, head and frequency."""
     columns = [name for name in (*ORDER, "frequency_id") if name in table]
@@ -330,10 +338,7 @@ def in_order(table: pd.DataFrame) -> pd.DataFrame:
 
 def without_one_pass(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table without the column ``pass`` unless layers ran several times in a forward pass."""
-    if "pass" in table and not table["pass"].any():
-        table = table.copy(deep=False)
-        del table["pass"]
-    return table
+    return table.drop(columns="pass") if "pass" in table and not table["pass"].any() else table
 
 
 def visible_blocks(blocks: Sequence[Span], inputs: LayerInputs) -> list[Span]:
