@@ -5,7 +5,7 @@
   it fails, a warning says so and the slower way is taken. With TRITON_INTERPRET=1 Triton interprets kernels on a CPU
   (numpy below 2.4 alone), so that every test of what has a kernel can run it there.
 - `head_sums` reads relocated logits once, both triangles together, or a band of rows and its mirror image.
-- `products` makes relocated logits of contents and of positions in bfloat16, as accurately as float32 does.
+- `product_sums` sums where relocated logits are products of contents and positions, and makes no matrix of them.
 - `plane_sums` never sees a matrix: a single plane's relocated logits are products of two short vectors.
 
 `jit`, `device_context`, `triton_available` and `in_rows` serve every other file of kernels too:
@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import warnings
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +28,11 @@ from torch import Tensor
 try:
     import triton
     from triton import language as tl
+    from triton.language.extra import libdevice
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    PTX = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1" and torch.version.cuda is not None)
+    LOG2_E = tl.constexpr(1.4426950408889634)
 except ImportError:  # PyTorch for CPUs comes without it
     triton = tl = None
 
@@ -33,7 +40,8 @@ SIZE, COLUMNS = 16, 32  # of a tile of swaps of a head
 SHARES = 4, 2  # programs that work on one strip of tiles, of few keys and of many
 MANY = 4096  # keys
 PLANE_SIZE = 32  # of a square tile of swaps of a plane
-PRODUCT_ROWS, PRODUCT_COLUMNS, PRODUCT_DEPTH = 64, 128, 32  # of a tile of products, and how many are added up at once
+PRODUCT_SIZE, PRODUCT_PIECE = 64, 16  # of a square tile of products, and how many of its columns are summed at once
+HALVES = 4096  # numbers that a program splits
 
 
 def jit(function):
@@ -41,19 +49,57 @@ def jit(function):
     return (
         function
         if triton is None
-        else triton.jit(do_not_specialize=["count", "rows", "tiles", "places", "one"])(function)
+        else triton.jit(do_not_specialize=["count", "width", "padded", "parts", "rows", "tiles", "every"])(function)
     )
+
+
+@jit
+def exp2(x):
+    """Return 2ˣ, 0 where that is not a normal number, for which a GPU takes one instruction and not four."""
+    if PTX:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return tl.exp2(x)
+
+
+@jit
+def log2(x):
+    """Return log₂ of a normal number, as `exp2` does."""
+    if PTX:
+        return tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return tl.log2(x)
+
+
+@jit
+def rsqrt(x):
+    """Return 1/√x of a normal number, as `exp2` does."""
+    if PTX:
+        return tl.inline_asm_elementwise(
+            "rsqrt.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return tl.rsqrt(x)
+
+
+@jit
+def tanh(x):
+    """Return tanh x."""
+    if PTX:
+        return libdevice.tanh(x)
+    return 2.0 * tl.sigmoid(2.0 * x) - 1.0
 
 
 @jit
 def swap_terms(before, moved, weight):
     """Return weight · cos(v′, v) and weight · cos(v′, reverse(v)) from log₂ of the ratios of v and of v′.
 
-    Ratios past e^±20 are cut there, as in `possym.scores.band_of_swaps`.
+    Ratios past e^20 are cut there, as in `possym.scores.band_of_swaps`; those below e^−20 change nothing either way.
     """
-    r = tl.exp2(tl.minimum(tl.maximum(before, -28.853901), 28.853901))
-    s = tl.exp2(tl.minimum(tl.maximum(moved, -28.853901), 28.853901))
-    share = weight * tl.rsqrt((r * r + 1.0) * (s * s + 1.0))
+    r = exp2(tl.minimum(before, 28.853901))
+    s = exp2(tl.minimum(moved, 28.853901))
+    share = weight * rsqrt((r * r + 1.0) * (s * s + 1.0))
     return share * (r * s + 1.0), share * (r + s)
 
 
@@ -67,12 +113,31 @@ def swap_weight(
     """
     if RELATIVE:
         gap = tl.maximum(tl.abs(first_here - first_after), second_here)
-        log = tl.log2(gap)
-        weight = gap if PLAIN else tl.exp2(log * power)
+        log = log2(gap)
+        weight = gap if PLAIN else exp2(log * power)
     else:
         weight = tl.maximum(first_here * second_after, second_here * first_after)
         log = tl.zeros_like(weight)
     return weight, log
+
+
+@jit
+def deviations(there, back, logits_here, logits_after):
+    """Return the two squared deviations of `possym.scores.exclusion`, of both entries of each swap."""
+    far_here, near_here = there - logits_after, there - logits_here
+    far_after, near_after = back - logits_here, back - logits_after
+    return far_here * far_here + far_after * far_after, near_here * near_here + near_after * near_after
+
+
+@jit
+def store_sums(target, straights, crosseds, weights, logs, by_position, by_content):
+    """Write what a program summed over the tiles that it went through."""
+    tl.store(target, tl.sum(tl.sum(straights, 1), 0))
+    tl.store(target + 1, tl.sum(tl.sum(crosseds, 1), 0))
+    tl.store(target + 2, tl.sum(tl.sum(weights, 1), 0))
+    tl.store(target + 3, tl.sum(tl.sum(logs, 1), 0) * 0.69314718)
+    tl.store(target + 4, tl.sum(tl.sum(by_position, 1), 0))
+    tl.store(target + 5, tl.sum(tl.sum(by_content, 1), 0))
 
 
 @jit
@@ -125,23 +190,15 @@ def head_kernel(
         swap = here[:, None] & after[None, :] & (i[:, None] < j[None, :])
         weight, log = swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE, PLAIN)
         weight = tl.where(swap, weight, 0.0)
-        straight, crossed = swap_terms((logits_after - logits_here) * 1.4426950, (there - back) * 1.4426950, weight)
+        straight, crossed = swap_terms((logits_after - logits_here) * LOG2_E, (there - back) * LOG2_E, weight)
         straights += straight
         crosseds += crossed
         weights += weight
         logs += weight * log
-        # The two squared deviations of `possym.scores.exclusion`, of both entries of the swap.
-        far_here, near_here = there - logits_after, there - logits_here
-        far_after, near_after = back - logits_here, back - logits_after
-        by_position += tl.where(swap, far_here * far_here + far_after * far_after, 0.0)
-        by_content += tl.where(swap, near_here * near_here + near_after * near_after, 0.0)
-    target = sums + (head * tiles + part) * 6
-    tl.store(target, tl.sum(tl.sum(straights, 1), 0))
-    tl.store(target + 1, tl.sum(tl.sum(crosseds, 1), 0))
-    tl.store(target + 2, tl.sum(tl.sum(weights, 1), 0))
-    tl.store(target + 3, tl.sum(tl.sum(logs, 1), 0) * 0.69314718)
-    tl.store(target + 4, tl.sum(tl.sum(by_position, 1), 0))
-    tl.store(target + 5, tl.sum(tl.sum(by_content, 1), 0))
+        far, near = deviations(there, back, logits_here, logits_after)
+        by_position += tl.where(swap, far, 0.0)
+        by_content += tl.where(swap, near, 0.0)
+    store_sums(sums + (head * tiles + part) * 6, straights, crosseds, weights, logs, by_position, by_content)
 
 
 @jit
@@ -189,71 +246,242 @@ def plane_kernel(keys, rotated, first, second, sums, count, tiles, power, RELATI
 
 
 @jit
-def product(a, b, total, WIDEN: tl.constexpr):
-    """Return a · b added to ``total``; Triton's interpreter multiplies no bfloat16, so there both are widened."""
-    if WIDEN:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), total)
-    return tl.dot(a, b, total)
+def scale_of(most):
+    """Return the power of two that brings numbers up to ``most`` below 2¹⁵, and its inverse."""
+    exponent = (most.to(tl.int32, bitcast=True) >> 23) & 255
+    scale = (tl.minimum(268 - exponent, 253) << 23).to(tl.float32, bitcast=True)
+    return scale, (tl.maximum(exponent - 14, 1) << 23).to(tl.float32, bitcast=True)
+
+
+@jit
+def halves_kernel(
+    numbers, most, high, low, positions, observed, count, width, padded, parts,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, OBSERVED: tl.constexpr, SHORT: tl.constexpr,
+):  # fmt: skip
+    """Write some rows of a head as the sum of two numbers of float16, scaled, zeros behind them, and observed logits."""
+    head = (tl.program_id(0) // parts).to(tl.int64)
+    row = (tl.program_id(0) % parts) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, WIDTH)
+    inside = (row < count)[:, None] & (k < width)[None, :]
+    place = row.to(tl.int64)[:, None]
+    x = tl.load(numbers + head * count * width + place * width + k[None, :], mask=inside, other=0.0).to(tl.float32)
+    if OBSERVED:
+        there = tl.load(positions + place * width + k[None, :], mask=inside, other=0.0).to(tl.float32)
+        tl.store(observed + head * count + row, tl.sum(x * there, 1), mask=row < count)
+    scale, _ = scale_of(tl.load(most + head))
+    x *= scale
+    first = x.to(tl.float16)
+    target = head * count * padded + place * padded + k[None, :]
+    inside = (row < count)[:, None] & (k < padded)[None, :]
+    tl.store(high + target, first, mask=inside)
+    if not SHORT:
+        tl.store(low + target, (x - first.to(tl.float32)).to(tl.float16), mask=inside)
+
+
+@jit
+def in_bits(products, unit, cap, CAPPED: tl.constexpr):
+    """Return logits times log₂ e, after a softcap if there is one, of products and their unit."""
+    if CAPPED:
+        return tanh(products * (unit / cap)) * (cap * LOG2_E)
+    return products * (unit * LOG2_E)
+
+
+@jit
+def columns_halved(x):
+    """Return the left and the right half of a tile's columns."""
+    return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
+
+
+@jit
+def sum_of_tile(
+    there, back, unit, column, count, i, logits, first, second, logits_here, first_here, second_here, power, cap,
+    straights, crosseds, weights, logs, by_position, by_content,
+    RELATIVE: tl.constexpr, PLAIN: tl.constexpr, CAPPED: tl.constexpr, WHOLE: tl.constexpr, PIECE: tl.constexpr,
+):  # fmt: skip
+    """Add the swaps of a tile of products to their sums, ``PIECE`` columns at a time, for which registers suffice.
+
+    ``WHOLE`` says that every entry is a swap: i < j < count.
+    """
+    WIDE: tl.constexpr = there.shape[1]
+    if WIDE > PIECE:
+        there_left, there_right = columns_halved(there)
+        back_left, back_right = columns_halved(back)
+        straights, crosseds, weights, logs, by_position, by_content = sum_of_tile(
+            there_left, back_left, unit, column, count, i, logits, first, second, logits_here, first_here, second_here,
+            power, cap, straights, crosseds, weights, logs, by_position, by_content,
+            RELATIVE, PLAIN, CAPPED, WHOLE, PIECE,
+        )  # fmt: skip
+        return sum_of_tile(
+            there_right, back_right, unit, column + WIDE // 2, count, i, logits, first, second, logits_here,
+            first_here, second_here, power, cap, straights, crosseds, weights, logs, by_position, by_content,
+            RELATIVE, PLAIN, CAPPED, WHOLE, PIECE,
+        )  # fmt: skip
+    else:
+        j = column + tl.arange(0, WIDE)
+        j_inside = j if WHOLE else tl.minimum(j, count - 1)
+        logits_after = tl.load(logits + j_inside)[None, :] * LOG2_E
+        first_after = tl.load(first + j_inside)[None, :]
+        second_after = tl.load(second + j_inside)[None, :]
+        weight, log = swap_weight(first_here, first_after, second_here, second_after, power, RELATIVE, PLAIN)
+        swap = (j < count)[None, :] & (i[:, None] < j[None, :])
+        if not WHOLE:
+            weight = tl.where(swap, weight, 0.0)
+        weights += weight
+        logs += weight * log
+        there = in_bits(there, unit, cap, CAPPED)
+        back = in_bits(back, unit, cap, CAPPED)
+        straight, crossed = swap_terms(logits_after - logits_here, there - back, weight)
+        far, near = deviations(there, back, logits_here, logits_after)
+        if not WHOLE:
+            far = tl.where(swap, far, 0.0)
+            near = tl.where(swap, near, 0.0)
+        return (
+            straights + straight,
+            crosseds + crossed,
+            weights,
+            logs,
+            by_position + far,
+            by_content + near,
+        )
 
 
 @jit
 def product_kernel(
-    contents, positions, products, count, places, width, head_stride, row_stride, one,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, WIDEN: tl.constexpr,
+    high, low, positions, rests, most, furthest, logits, first, second, sums, count, width, tiles, every, power, cap,
+    RELATIVE: tl.constexpr, PLAIN: tl.constexpr, CAPPED: tl.constexpr, SHORT: tl.constexpr,
+    SIZE: tl.constexpr, DEPTH: tl.constexpr, PIECE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Write one tile of a head's products, contents (count, width) by positions (places, width).
+    """Sum swaps i < j of one head over some tiles of one strip of rows, whose logits are products.
 
-    A content is the sum of three numbers of bfloat16, whose products with one are exact in float32. Tensor cores cut
-    what they add to a large sum, so no more than ``DEPTH`` products are added up by them. ``one`` is 1: not known when
-    it is compiled, it keeps the compiler from adding to the total inside of the product after all.
+    ``high`` and ``low`` describe contents (H, count, width) as sums of two numbers of float16, ``positions`` and, unless
+    they are ``SHORT``, ``rests`` positions (count, width).
     """
-    across = (places + COLUMNS - 1) // COLUMNS
-    down = (count + ROWS - 1) // ROWS
-    head = (tl.program_id(0) // (across * down)).to(tl.int64)
-    part = tl.program_id(0) % (across * down)
-    row = (part // across) * ROWS + tl.arange(0, ROWS)
-    column = (part % across) * COLUMNS + tl.arange(0, COLUMNS)
-    contents += head * head_stride
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    rest = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(0, width, DEPTH):
-        k = start + tl.arange(0, DEPTH)
-        some = tl.load(
-            contents + row[:, None] * row_stride + k[None, :],
-            mask=(row < count)[:, None] & (k < width)[None, :],
-            other=0.0,
-        )
-        there = tl.load(
-            positions + column[:, None] * width + k[None, :],
-            mask=(column < places)[:, None] & (k < width)[None, :],
-            other=0.0,
-        )
-        there = tl.trans(there)
-        high = some.to(tl.bfloat16)
-        some -= high.to(tl.float32)
-        middle = some.to(tl.bfloat16)
-        low = (some - middle.to(tl.float32)).to(tl.bfloat16)
-        total += product(high, there, tl.zeros((ROWS, COLUMNS), tl.float32), WIDEN) * one
-        rest = product(middle, there, rest, WIDEN)
-        rest = product(low, there, rest, WIDEN)
-    place = products + head * count * places + row[:, None].to(tl.int64) * places + column[None, :]
-    tl.store(place, total + rest, mask=(row < count)[:, None] & (column < places)[None, :])
+    head = tl.program_id(0) // tiles
+    part = tl.program_id(0) % tiles
+    strips = (count + SIZE - 1) // SIZE
+    row = (part % strips) * SIZE
+    i = row + tl.arange(0, SIZE)
+    i_inside = tl.minimum(i, count - 1)
+    start = head.to(tl.int64) * count
+    logits += start
+    first += start
+    second += start
+    _, unit = scale_of(tl.load(most + head))
+    _, unit_of_positions = scale_of(tl.load(furthest))
+    unit *= unit_of_positions
+    logits_here = tl.load(logits + i_inside)[:, None] * LOG2_E
+    first_here = tl.load(first + i_inside)[:, None]
+    second_here = tl.load(second + i_inside)[:, None]
+    straights = tl.zeros((SIZE, PIECE), tl.float32)
+    crosseds = tl.zeros((SIZE, PIECE), tl.float32)
+    weights = tl.zeros((SIZE, PIECE), tl.float32)
+    logs = tl.zeros((SIZE, PIECE), tl.float32)
+    by_position = tl.zeros((SIZE, PIECE), tl.float32)
+    by_content = tl.zeros((SIZE, PIECE), tl.float32)
+    for column in range(row + (part // strips) * SIZE, count, every):
+        there = tl.zeros((SIZE, SIZE), tl.float32)
+        back = tl.zeros((SIZE, SIZE), tl.float32)
+        for k in tl.range(0, width, DEPTH, num_stages=STAGES):
+            position_here = positions.load([row, k])
+            high_here = tl.reshape(high.load([head, row, k]), (SIZE, DEPTH))
+            low_here = tl.reshape(low.load([head, row, k]), (SIZE, DEPTH))
+            position_after = positions.load([column, k])
+            high_after = tl.reshape(high.load([head, column, k]), (SIZE, DEPTH))
+            low_after = tl.reshape(low.load([head, column, k]), (SIZE, DEPTH))
+            there = tl.dot(low_here, tl.trans(position_after), there)
+            back = tl.dot(position_here, tl.trans(low_after), back)
+            if not SHORT:
+                there = tl.dot(high_here, tl.trans(rests.load([column, k])), there)
+                back = tl.dot(rests.load([row, k]), tl.trans(high_after), back)
+            there = tl.dot(high_here, tl.trans(position_after), there)
+            back = tl.dot(position_here, tl.trans(high_after), back)
+        if (column > row) & (column + SIZE <= count):
+            straights, crosseds, weights, logs, by_position, by_content = sum_of_tile(
+                there, back, unit, column, count, i, logits, first, second, logits_here, first_here, second_here,
+                power, cap, straights, crosseds, weights, logs, by_position, by_content,
+                RELATIVE, PLAIN, CAPPED, True, PIECE,
+            )  # fmt: skip
+        else:
+            straights, crosseds, weights, logs, by_position, by_content = sum_of_tile(
+                there, back, unit, column, count, i, logits, first, second, logits_here, first_here, second_here,
+                power, cap, straights, crosseds, weights, logs, by_position, by_content,
+                RELATIVE, PLAIN, CAPPED, False, PIECE,
+            )  # fmt: skip
+    by_position *= 1.0 / (LOG2_E * LOG2_E)
+    by_content *= 1.0 / (LOG2_E * LOG2_E)
+    store_sums(
+        sums + (head.to(tl.int64) * tiles + part) * 6, straights, crosseds, weights, logs, by_position, by_content
+    )
 
 
-def products(contents: Tensor, positions: Tensor) -> Tensor:
-    """Return contents (H, R, K) in float32 times positions (C, K) in bfloat16, (H, R, C), in float32."""
-    (heads, count, width), places = contents.shape, len(positions)
-    contents = contents if contents.stride(-1) == 1 else contents.contiguous()
-    positions = positions.contiguous()
-    found = contents.new_empty(heads, count, places)
-    tiles = triton.cdiv(count, PRODUCT_ROWS) * triton.cdiv(places, PRODUCT_COLUMNS)
-    with device_context(contents):
-        product_kernel[(heads * tiles,)](
-            contents, positions, found, count, places, width, contents.stride(0), contents.stride(1), 1.0,
-            ROWS=PRODUCT_ROWS, COLUMNS=PRODUCT_COLUMNS, DEPTH=PRODUCT_DEPTH, WIDEN=not contents.is_cuda,
-            num_warps=4, num_stages=4,
+class Products(NamedTuple):
+    """Contents and positions as `product_sums` reads them, the largest of each, observed logits before a softcap."""
+
+    contents: tuple[Tensor, Tensor]
+    positions: tuple[Tensor, Tensor]
+    most: tuple[Tensor, Tensor]
+    width: int
+    observed: Tensor
+
+
+def as_products(contents: Tensor, positions: Tensor) -> Products:
+    """Split contents (H, T, K) in float32 and positions (T, K) in float32 or bfloat16 into numbers of float16.
+
+    Scaled by a power of two, a number of float32 is the sum of two of float16, to a unit of its last place; one of
+    bfloat16 is a single one, unless it is 2²⁸ times smaller than the largest.
+    """
+    contents, positions = contents.contiguous(), positions.contiguous()
+    short, (count, width) = positions.dtype == torch.bfloat16, positions.shape
+    padded = triton.cdiv(width, 8) * 8  # rows of whole vectors of memory
+    most = (
+        torch.linalg.vector_norm(contents, torch.inf, (1, 2)),
+        torch.linalg.vector_norm(positions.float(), torch.inf)[None],
+    )
+    observed = contents.new_empty(len(contents), count)
+    wide = triton.next_power_of_2(padded)
+    rows = max(1, HALVES // wide)
+    parts = triton.cdiv(count, rows)
+
+    def halves(numbers: Tensor, most: Tensor, short: bool) -> tuple[Tensor, Tensor]:
+        high = numbers.new_empty(*numbers.shape[:-1], padded, dtype=torch.float16)
+        low = high if short else torch.empty_like(high)
+        halves_kernel[(len(most) * parts,)](
+            numbers, most, high, low, positions, observed, count, width, padded, parts,
+            ROWS=rows, WIDTH=wide, OBSERVED=numbers is contents, SHORT=short, num_warps=4,
         )  # fmt: skip
-    return found
+        return high, low
+
+    with device_context(contents):
+        return Products(halves(contents, most[0], False), halves(positions, most[1], short), most, padded, observed)
+
+
+def product_sums(products: Products, vectors: Sequence[Tensor], power: float, cap: float | None) -> Tensor:
+    """Return what `head_sums` does (H, 6), of logits that are products: no matrix of them is ever made.
+
+    Args:
+        products: what `as_products` made.
+        vectors: (H, T) each: the observed logits after the softcap, and first and second of
+            `possym.scores.SwapWeights`.
+        power: as there.
+        cap: c of c·tanh(logit/c), or None.
+    """
+    heads, count = products.observed.shape
+    depth = min(64, triton.next_power_of_2(max(16, products.width)))
+    strips = triton.cdiv(count, PRODUCT_SIZE)
+    shares = min(4, max(1, 1024 // (heads * strips)))
+    tiles = strips * shares
+    sums = products.observed.new_empty(heads, tiles, 6)
+    high, low = (TensorDescriptor.from_tensor(x, [1, PRODUCT_SIZE, depth]) for x in products.contents)
+    positions, rests = (TensorDescriptor.from_tensor(x, [PRODUCT_SIZE, depth]) for x in products.positions)
+    with device_context(sums):
+        product_kernel[(heads * tiles,)](
+            high, low, positions, rests, *products.most, *(vector.contiguous() for vector in vectors), sums,
+            count, products.width, tiles, shares * PRODUCT_SIZE, float(power), float(cap or 1),
+            RELATIVE=power > 0, PLAIN=power == 1, CAPPED=cap is not None,
+            SHORT=products.positions[0] is products.positions[1],
+            SIZE=PRODUCT_SIZE, DEPTH=depth, PIECE=PRODUCT_PIECE, STAGES=2, num_warps=4,
+        )  # fmt: skip
+    return sums.sum(1)
 
 
 def head_sums(upper: Tensor, lower: Tensor, vectors: Sequence[Tensor], power: float) -> Tensor:
@@ -295,15 +523,25 @@ def plane_sums(keys: Tensor, rotated: Tensor, first: Tensor, second: Tensor, pow
     sums = keys.new_empty(shape.numel(), strips, 3)
     with device_context(keys):
         plane_kernel[(len(sums) * strips,)](
-            (keys * 1.4426950408889634).contiguous(), rotated.contiguous(), first.contiguous(), second.contiguous(),
+            (keys * math.log2(math.e)).contiguous(), rotated.contiguous(), first.contiguous(), second.contiguous(),
             sums, count, strips, float(power), RELATIVE=power > 0, SIZE=PLANE_SIZE, num_warps=4,
         )  # fmt: skip
     return sums.sum(1).view(*shape, 3)
 
 
-def takes_products(x: Tensor) -> bool:
-    """Return whether `products` takes contents ``x``: on a GPU that multiplies bfloat16 itself."""
-    return supported(x) and (not x.is_cuda or torch.cuda.get_device_capability(x.device) >= (8, 0))
+@functools.cache
+def takes_products(device: torch.device) -> bool:
+    """Return whether `product_sums` runs on a device where other kernels do, tried once."""
+    tiny = torch.ones(1, 2, 128, device=device)
+    try:
+        products = as_products(tiny, tiny[0].bfloat16())
+        return bool(product_sums(products, [products.observed] * 3, 1.0, None).isfinite().all())
+    except Exception as error:  # an old card, or one with little memory beside its processors
+        warnings.warn(
+            f"Triton does not multiply here ({type(error).__name__}: {error!s:.200}), so scores take a slower way",
+            stacklevel=2,
+        )
+        return False
 
 
 def device_context(x: Tensor):

@@ -260,59 +260,67 @@ def head_scores(
     positions: Tensor,
     extra_logits: Tensor,
     temperature: float,
-    capped: Callable[[Tensor], Tensor],
+    softcap: float | None,
     entries: int,
     relative: bool = False,
-) -> tuple[Scores, Exclusion, Tensor]:
-    """Return what `scores_and_exclusion` does over all swaps of tokens, of logits that are products.
+) -> tuple[Scores, Exclusion, Tensor, Tensor]:
+    """Return what `scores_and_exclusion` does over all swaps of tokens, of logits that are products, and those observed.
 
-    What is one number a key is done for all heads at once; their matrices of logits are made few at a time, and of one
-    that is too large a band of rows and a band of columns at a time.
+    What is one number a key is done for all heads at once. No head's matrix of logits is ever whole, unless it is
+    small: a GPU makes and sums it tile by tile, else it is made a band of rows and a band of columns at a time.
 
     Args:
         contents: (..., T, K) what each key holds.
-        positions: (T, K) what each position makes of it: the relocated logits are capped(contents · positionsᵀ). In
-            bfloat16 only where `possym.kernels.takes_products`.
+        positions: (T, K) what each position makes of it: the relocated logits are contents · positionsᵀ, softcapped.
+            Those of a model in bfloat16 may come in it, with which a GPU is faster.
         extra_logits: (..., X) logits of what is attended but never moved.
         temperature: τ of the weights of swaps.
-        capped: what the model does to each logit.
+        softcap: c of c·tanh(logit/c), or None.
         entries: of relocated logits at a time, of a few rows and columns at least.
         relative: as in `swap_scores`.
 
     >>> contents, positions = torch.ones(2, 1), torch.tensor([[0.0], [1.0]])
-    >>> scores, exclusion, _ = head_scores(contents, positions, torch.zeros(1), 0.1, lambda logits: logits, 4)
-    >>> scores.positional, exclusion.bound
-    (tensor(1.), tensor(0.5000))
+    >>> scores, exclusion, _, observed = head_scores(contents, positions, torch.zeros(1), 0.1, None, 4)
+    >>> scores.positional, exclusion.bound, observed
+    (tensor(1.), tensor(0.5000), tensor([0., 1.]))
     """
     count, shape = len(positions), contents.shape[:-2]
-    observed = capped((contents * positions).sum(-1))
+    contents = contents.reshape(-1, *contents.shape[-2:])
+    products = None
+    if kernels.supported(contents) and kernels.takes_products(contents.device):
+        products = kernels.as_products(contents, positions)
+        observed = products.observed
+    else:
+        positions = positions.to(contents)
+        observed = (contents * positions).sum(-1)
+    observed = capped(observed, softcap).view(*shape, count)
     attention, entropy = attend(observed, extra_logits)
     stakes = swap_stakes(observed, attention, None, relative)
     weights = swap_weights(stakes, temperature, relative)
     logits, first, second = (x.reshape(-1, count) for x in (observed, *weights[:2]))
-    contents = contents.reshape(-1, *contents.shape[-2:])
-    fused = kernels.supported(contents)
-    # On a GPU rows start at whole vectors of memory: the sums over swaps read them up to a tenth faster.
-    positions = F.pad(positions, (0, 0, 0, -count % 16 if fused else 0))
-    product = kernels.products if positions.dtype == torch.bfloat16 else lambda some, there: some @ there.mT
-    step = max(1, entries // count**2)
-    rows = rows_of_a_band(count, entries)
-    found = []
-    for start in range(0, len(contents), step):
-        some = contents[start : start + step]
+    if products is not None:
+        sums = kernels.product_sums(products, (logits, first, second), weights.power, softcap).T
+    else:
+        step = max(1, entries // count**2)
+        rows = rows_of_a_band(count, entries)
+        found = []
+        for start in range(0, len(contents), step):
+            some = contents[start : start + step]
 
-        def band(here: slice, after: slice, some: Tensor = some) -> tuple[Tensor, Tensor]:
-            there = some[:, after]
-            upper = capped(product(some[:, here], positions[after.start :]))[..., : count - after.start]
-            if not fused:
-                return upper, capped(positions[here] @ there.mT)
-            return upper, upper.mT if rows >= count else capped(product(there, positions[here])).mT
+            def band(here: slice, after: slice, some: Tensor = some) -> tuple[Tensor, Tensor]:
+                upper, lower = some[:, here] @ positions[after].mT, positions[here] @ some[:, after].mT
+                return capped(upper, softcap), capped(lower, softcap)
 
-        here = slice(start, start + step)
-        how = SwapWeights(first[here], second[here], weights.power)
-        found.append(swap_bands(logits[here], how, band, rows, every=True))
-    sums = torch.cat(found, 1).view(-1, *shape)
-    return from_sums(sums, observed, entropy, stakes, temperature, relative)
+            here = slice(start, start + step)
+            how = SwapWeights(first[here], second[here], weights.power)
+            found.append(swap_bands(logits[here], how, band, rows, every=True))
+        sums = torch.cat(found, 1)
+    return *from_sums(sums.view(-1, *shape), observed, entropy, stakes, temperature, relative), observed
+
+
+def capped(logits: Tensor, softcap: float | None) -> Tensor:
+    """Return logits after a softcap, if there is one."""
+    return logits if softcap is None else (logits / softcap).tanh_().mul_(softcap)
 
 
 def rows_of_a_band(count: int, entries: int) -> int:

@@ -60,11 +60,12 @@ def test_heads_agree_with_swapping_one_by_one(device, count, temperature, relati
 @pytest.mark.parametrize("entries, relative", [(1, False), (10**9, True)])
 def test_heads_made_as_products_agree_with_swapping_one_by_one(device, count, entries, relative):
     contents, places, own = drawn(2, 3, count, 5), drawn(count, 5, seed=1, size=0.7), drawn(2, 3, 2, seed=2)
-    capped = lambda logits: (logits / 4).tanh() * 4  # noqa: E731
     given = (x.to(device) for x in (contents, places, own))
-    scores, found, swaps = head_scores(*given, 0.1, capped, entries, relative)
-    relocated = capped(contents.double() @ places.double().mT)
-    variance = relocated.diagonal(dim1=-2, dim2=-1).var(-1, correction=0)
+    scores, found, swaps, observed = head_scores(*given, 0.1, 4.0, entries, relative)
+    relocated = (contents.double() @ places.double().mT / 4).tanh() * 4
+    logits = relocated.diagonal(dim1=-2, dim2=-1)
+    torch.testing.assert_close(observed.cpu().double(), logits, atol=1e-5, rtol=1e-5)
+    variance = logits.var(-1, correction=0)
     torch.testing.assert_close(found.variance.cpu().double(), variance, atol=1e-5, rtol=1e-5)
     for row, head in itertools.product(range(2), range(3)):
         expected = one_by_one(relocated[row, head], own[row, head].double(), 0.1, relative)
@@ -72,38 +73,70 @@ def test_heads_made_as_products_agree_with_swapping_one_by_one(device, count, en
         assert got[:3] == pytest.approx(expected[:3], abs=1e-5)
         assert got[3:] == pytest.approx(expected[3:], rel=1e-5)
         assert found.bound[row, head].item() == pytest.approx(sum(expected[3:]) / count**2, rel=1e-5)
-    logits = relocated.diagonal(dim1=-2, dim2=-1)
     counted = effective_swaps(logits, extra_logits=own.double(), temperature=0.1, relative=relative)
     torch.testing.assert_close(swaps.cpu().double(), counted, atol=1e-5, rtol=2e-5)
 
 
+def sums_of_matrices(contents, positions, vectors, power):
+    """The six sums of `possym.kernels.product_sums`, from matrices of logits and all pairs, in float64."""
+    relocated = contents.double() @ positions.double().mT
+    i, j = torch.combinations(torch.arange(len(positions))).T
+    logits, first, second = (vector.double() for vector in vectors)
+    gap = (first[:, i] - first[:, j]).abs().clamp(min=1e-30)
+    weight, log = gap**power, gap.log() * gap**power
+    if not power:
+        weight, log = torch.maximum(first[:, i] * second[:, j], second[:, i] * first[:, j]), torch.zeros_like(gap)
+    before = torch.stack([logits[:, i], logits[:, j]], -1).softmax(-1)
+    after = torch.stack([relocated[:, j, i], relocated[:, i, j]], -1).softmax(-1)
+    straight, crossed = (torch.cosine_similarity(after, x, -1) * weight for x in (before, before.flip(-1)))
+    there, back = relocated[:, i, j], relocated[:, j, i]
+    far = (there - logits[:, j]).square() + (back - logits[:, i]).square()
+    near = (there - logits[:, i]).square() + (back - logits[:, j]).square()
+    return torch.stack([x.sum(-1) for x in (straight, crossed, weight, log, far, near)], -1)
+
+
 @pytest.mark.parametrize("count, width", [(2, 6), (70, 36), (150, 128)])
-def test_products_with_bfloat16_are_as_accurate_as_float32(device, count, width):
-    contents = drawn(3, count, width) * 10 ** drawn(width, seed=1, size=1.0)
-    if not kernels.takes_products(contents.to(device)):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("power", [0.0, 1.0, 0.5])
+def test_sums_of_products_are_as_accurate_as_float32(device, count, width, dtype, power):
+    contents = (drawn(3, count, width, size=0.3) * 10 ** drawn(width, seed=1, size=0.5)).to(device)
+    if not (kernels.supported(contents) and kernels.takes_products(contents.device)):
         pytest.skip("no kernels here")
-    positions = drawn(count, width, seed=2, size=0.7).bfloat16()
-    exact = contents.double() @ positions.double().mT
-    for rows, columns in ((slice(None), slice(None)), (slice(1, None), slice(0, count // 2))):
-        found = kernels.products(contents.to(device)[:, rows], positions[columns].to(device))
-        torch.testing.assert_close(found.cpu().double(), exact[:, rows, columns], rtol=0, atol=3e-7 * exact.abs().max())
-    own, capped = drawn(3, 1, seed=3), lambda logits: (logits / 4).tanh() * 4
-    short, full = (
-        head_scores(contents.to(device), places.to(device), own.to(device), 1.0, capped, count * 20, True)
-        for places in (positions, positions.float())
+    positions = drawn(count, width, seed=2, size=0.7).to(device, dtype)
+    products = kernels.as_products(contents, positions)
+    logits = products.observed.cpu().double()
+    torch.testing.assert_close(logits, (contents.cpu().double() * positions.cpu().double()).sum(-1), atol=1e-5, rtol=0)
+    first, second = torch.rand(2, 3, count, generator=torch.Generator().manual_seed(3))
+    vectors = (
+        products.observed,
+        first.to(device),
+        second.to(device) if not power else torch.full_like(logits, 1e-30).float().to(device),
     )
-    for a, b in zip((*short[0], *short[1], short[2]), (*full[0], *full[1], full[2]), strict=True):
-        torch.testing.assert_close(a, b, atol=2e-6, rtol=5e-6)
+    found = kernels.product_sums(products, vectors, power, None).cpu().double()
+    expected = sums_of_matrices(contents.cpu(), positions.cpu(), [x.cpu() for x in vectors], power)
+    torch.testing.assert_close(found, expected, rtol=3e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-35, 1e-12, 1e12, 1e30])
+def test_contents_of_any_size_keep_their_digits(device, size):
+    contents, positions = (size * drawn(2, 40, 8)).to(device), drawn(40, 8, seed=1).to(device)
+    if not (kernels.supported(contents) and kernels.takes_products(contents.device)):
+        pytest.skip("no kernels here")
+    products = kernels.as_products(contents, positions)
+    for head in range(2):
+        exponent = 14 - math.floor(math.log2(float(contents[head].abs().max())))
+        parts = [x[head, :, :8].double().cpu() * 2.0 ** -min(exponent, 126) for x in products.contents]
+        torch.testing.assert_close(sum(parts), contents[head].cpu().double(), rtol=2**-22, atol=2.0**-38 * size)
 
 
 def test_a_large_matrix_is_never_whole(device):
     contents, positions, own = (x.to(device) for x in (drawn(2, 192, 8), drawn(192, 8, seed=1), drawn(2, 1, seed=2)))
-    whole, *others = (head_scores(contents, positions, own, 1.0, lambda x: x, n, True) for n in (2**20, 192 * 64, 1))
+    whole, *others = (head_scores(contents, positions, own, 1.0, None, n, True) for n in (2**20, 192 * 64, 1))
     for other in others:
         for a, b in zip((*whole[0], *whole[1], whole[2]), (*other[0], *other[1], other[2]), strict=True):
             torch.testing.assert_close(a, b, atol=1e-6, rtol=2e-6)
     with Largest() as seen:
-        head_scores(contents, positions, own, 1.0, lambda x: x, 192 * 64, True)
+        head_scores(contents, positions, own, 1.0, None, 192 * 64, True)
     assert seen.entries <= 192 * 64
 
 

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from possym import kernels
 from possym.capture.attention_call import AttentionCall, on_device
 from possym.capture.probe import Layer
 from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, unrotate
@@ -23,6 +22,7 @@ from possym.capture.sampled_swaps import sampled_scores
 from possym.errors import UnsupportedModelError
 from possym.rope import pairs
 from possym.scores import (
+    capped,
     head_scores,
     plane_scores,
     scores_and_exclusion,
@@ -268,15 +268,13 @@ class LayerInputs:
             some = extra[rows, heads]
             if products or swaps is not None:
                 contents, positions = self.factors(heads, rows)
-                observed = self.capped((contents * positions).sum(-1))
-                if errors is None and self.in_bfloat16 and kernels.takes_products(contents):
-                    positions = self.short_positions
-                given = contents, positions, some, temperature, self.capped
                 if errors is None:
-                    scores, exclusion, counted = head_scores(*given, band, relative)
+                    positions = self.short_positions if self.in_bfloat16 else positions
+                    given = contents, positions, some, temperature, self.softcap, band, relative
+                    scores, exclusion, counted, observed = head_scores(*given)
                 else:
-                    scores, exclusion, counted, error = sampled_scores(*given, relative, swaps, generator)
-                    errors[:, rows, heads] = error.to(errors)
+                    given = contents, positions, some, temperature, self.softcap, relative, swaps, generator
+                    scores, exclusion, counted, observed, errors[:, rows, heads] = sampled_scores(*given)
                 del contents, given  # before the next ones are made
             else:  # blocks need their matrices, and so does a layer that has no factors
                 relocated = self.relocated_logits(heads, rows)
@@ -329,7 +327,7 @@ class LayerInputs:
 
     def capped(self, logits: Tensor) -> Tensor:
         """Return logits after the layer's softcap."""
-        return logits if self.softcap is None else (logits / self.softcap).tanh_().mul_(self.softcap)
+        return capped(logits, self.softcap)
 
 
 def chunks(shape: Sequence[int], size: int) -> Iterator[tuple[slice, ...]]:

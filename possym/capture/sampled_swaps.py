@@ -4,12 +4,10 @@
 - `sampled_scores` takes the mean of what these swaps do: an unbiased estimate, and its standard error.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from possym.scores import Exclusion, Scores, attend, bounded, pair_cosines, swap_stakes
+from possym.scores import Exclusion, Scores, attend, bounded, capped, pair_cosines, swap_stakes
 
 
 def draw_swaps(
@@ -67,11 +65,11 @@ def sampled_scores(
     positions: Tensor,
     extra_logits: Tensor,
     temperature: float,
-    capped: Callable[[Tensor], Tensor],
+    softcap: float | None,
     relative: bool,
     swaps: int,
     generator: torch.Generator,
-) -> tuple[Scores, Exclusion, Tensor, Tensor]:
+) -> tuple[Scores, Exclusion, Tensor, Tensor, Tensor]:
     """Return what `possym.scores.head_scores` does, estimated, and the standard errors of both scores (2, ...).
 
     Both scores are means over swaps drawn in proportion to their weights, the deviations and their bound those over
@@ -79,25 +77,25 @@ def sampled_scores(
     swaps is the exponential of an unbiased estimate of an entropy.
 
     Args:
-        contents, positions, extra_logits, temperature, capped, relative: as there; relative weights at τ = 1 alone.
+        contents, positions, extra_logits, temperature, softcap, relative: as there; relative weights at τ = 1 alone.
         swaps: how many are drawn for each head, at least 2.
         generator: on the device of the contents.
 
     >>> contents, positions = torch.ones(3, 1), torch.tensor([[0.0], [1.0], [2.0]])
-    >>> how = torch.zeros(1), 1.0, lambda logits: logits, True, 10, torch.Generator().manual_seed(0)
+    >>> how = torch.zeros(1), 1.0, None, True, 10, torch.Generator().manual_seed(0)
     >>> scores, *_, errors = sampled_scores(contents, positions, *how)
     >>> round(float(scores.positional), 6), round(float(errors[0]), 6)
     (1.0, 0.0)
     """
     count, shape = len(positions), contents.shape[:-2]
-    logits = capped((contents * positions).sum(-1))
+    logits = capped((contents * positions).sum(-1), softcap)
     attention, entropy = attend(logits, extra_logits)
     uniform = torch.rand((4, *shape, swaps), device=logits.device, generator=generator, dtype=torch.float64)
     i, j, log, total = draw_swaps(swap_stakes(logits, attention, None, relative), temperature, relative, uniform[:2])
 
     def moved(content: Tensor, position: Tensor) -> Tensor:
         held = contents.gather(-2, content.unsqueeze(-1).expand(*content.shape, contents.shape[-1]))
-        return capped((held * positions[position]).sum(-1))
+        return capped((held * positions[position]).sum(-1), softcap)
 
     both = pair_cosines(logits.gather(-1, i), logits.gather(-1, j), moved(j, i), moved(i, j))
     found = torch.stack(both)
@@ -107,4 +105,4 @@ def sampled_scores(
     there = moved(a, b)
     far = [(there - logits.gather(-1, each)).square().mean(-1) * count**2 for each in (b, a)]
     effective = (total - log.mean(-1)).exp()
-    return Scores(positional, symbolic, entropy), bounded(logits, *far), effective, errors
+    return Scores(positional, symbolic, entropy), bounded(logits, *far), effective, logits, errors

@@ -38,16 +38,16 @@ def test_swaps_are_drawn_in_proportion_to_their_weights(temperature, relative, t
 @WEIGHTS
 def test_estimates_are_unbiased_and_as_wrong_as_they_say(temperature, relative):
     contents, positions, own = drawn(2, 40, 6), drawn(40, 6, seed=1), drawn(2, 1, seed=2)
-    capped = lambda logits: (logits / 5).tanh() * 5  # noqa: E731
-    exact, bound, effective = head_scores(contents, positions, own, temperature, capped, 2**16, relative)
+    exact, bound, effective, observed = head_scores(contents, positions, own, temperature, 5.0, 2**16, relative)
     runs, swaps = 400, 60
     many = (x.expand(runs, *x.shape) for x in (contents, own))
-    how = temperature, capped, relative, swaps, torch.Generator().manual_seed(0)
-    scores, bounds, counted, errors = sampled_scores(next(many), positions, next(many), *how)
+    how = temperature, 5.0, relative, swaps, torch.Generator().manual_seed(0)
+    scores, bounds, counted, logits, errors = sampled_scores(next(many), positions, next(many), *how)
     for score, true, error in zip(scores[:2], exact[:2], errors, strict=True):
         spread = score.std(0)
         assert ((score.mean(0) - true).abs() <= 4 * spread / runs**0.5 + 1e-9).all()
         torch.testing.assert_close(error.square().mean(0).sqrt(), spread, rtol=0.15, atol=1e-9)
     assert torch.equal(scores.entropy[0], exact.entropy) and torch.equal(bounds.variance[0], bound.variance)
+    assert torch.equal(logits[0], observed)
     torch.testing.assert_close(bounds.bound.mean(0), bound.bound, rtol=0.05, atol=0)
     torch.testing.assert_close(counted.log().mean(0), effective.log(), rtol=0.02, atol=0.02)
