@@ -75,7 +75,10 @@ def exponentials_ms(count: int, device: torch.device) -> float:
     return (spent - zeros) * count / (rounds * buffer.numel())
 
 
-def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> Iterator[dict]:
+Row = tuple[dict, Callable[[], object] | None]  # what was measured, and the call whose launches are to be counted
+
+
+def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> Iterator[Row]:
     """Yield one row a way of running one model on one prompt, the main ones first."""
     device = tokens.device
     model(tokens[None, :16], use_cache=False)
@@ -84,7 +87,7 @@ def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> I
     capture = Capture(model)
     synchronize(device)
     shared = {"model": name, "tokens": len(tokens)}
-    yield shared | {"what": "probe", "ms": 1e3 * (time.perf_counter() - start)}
+    yield shared | {"what": "probe", "ms": 1e3 * (time.perf_counter() - start)}, None
     planes = int((capture.coverage.planes * capture.coverage.heads).sum())
     keys = len(tokens) - 1
     floor = exponentials_ms(planes * keys * (keys - 1), device) if frequencies else None
@@ -99,7 +102,7 @@ def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> I
         "profile, absolute": (lambda: possym.profile(model, tokens, progress=False, **absolute), 3),
     }
     if length <= 4096:  # more takes minutes
-        ways["16 queries"] = lambda: possym.profile(model, tokens, query=queries, progress=False), 1
+        ways["16 queries"] = lambda: possym.profile(model, tokens, query=queries, progress=False), 3
     if frequencies:
         ways["profile with frequencies"] = (
             lambda: possym.profile(model, tokens, per_frequency=True, progress=False, **absolute),
@@ -114,26 +117,20 @@ def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> I
             row["of_one"] = row["ms"] / ms["profile"]
         if what == "profile with frequencies":
             row |= {"floor_ms": floor, "of_floor": (row["ms"] - ms["profile, absolute"]) / floor}
-        yield row
+        yield row, function
 
 
-def cost(function: Callable[[], object], device: torch.device, repeats: int, uncounted: int = 1) -> dict[str, float]:
-    """Return the median milliseconds of a call, what it launches and, on a GPU, the most memory that it takes.
-
-    Some calls are neither counted nor timed, the next is counted, those after it are timed.
-    """
+def cost(function: Callable[[], object], device: torch.device, repeats: int, uncounted: int = 2) -> dict[str, float]:
+    """Return the median milliseconds of a call after some that are not timed and, on a GPU, the most memory taken."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    for _ in range(uncounted):
-        function()
-    launches = count_launches(function, device)
-    row = {"ms": median_ms(function, device, repeats, uncounted=0), "launches": launches}
+    row = {"ms": median_ms(function, device, repeats, uncounted)}
     if device.type == "cuda":
         row["peak_GiB"] = torch.cuda.max_memory_allocated(device) / 2**30
     return row
 
 
-def measure_long(config: LlamaConfig, lengths: Sequence[int], device: torch.device) -> Iterator[dict]:
+def measure_long(config: LlamaConfig, lengths: Sequence[int], device: torch.device) -> Iterator[Row]:
     """Yield the cost of two layers of a shape on long prompts, beside that of the products alone."""
     model = random_model(config, device)
     for swaps in (None, SWAPS):  # what is done once a model, and kernels are compiled
@@ -141,11 +138,16 @@ def measure_long(config: LlamaConfig, lengths: Sequence[int], device: torch.devi
     for length in lengths:
         tokens = torch.randint(config.vocab_size, (length,), generator=torch.Generator().manual_seed(0)).to(device)
         shared = {"model": f"{config.num_hidden_layers} layers of Llama-3-8B", "tokens": length}
-        forward = cost(
-            lambda tokens=tokens: model(tokens[None], use_cache=False, logits_to_keep=1), device, 1, uncounted=0
-        )
-        yield shared | {"what": "forward"} | forward
-        profiled = cost(lambda tokens=tokens: possym.profile(model, tokens, progress=False), device, 1, uncounted=0)
+        ways = {
+            "forward": lambda tokens=tokens: model(tokens[None], use_cache=False, logits_to_keep=1),
+            "profile": lambda tokens=tokens: possym.profile(model, tokens, progress=False),
+            f"profile, {SWAPS:,} swaps": lambda tokens=tokens: possym.profile(
+                model, tokens, swaps=SWAPS, progress=False
+            ),
+        }
+        forward = cost(ways["forward"], device, 1, uncounted=1)
+        yield shared | {"what": "forward"} | forward, ways["forward"]
+        profiled = cost(ways["profile"], device, 1, uncounted=1)
         width = config.hidden_size // config.num_attention_heads
         some, everything = (torch.randn(n, width, device=device) for n in (min(512, length), length))
         product = median_ms(lambda a=some, b=everything: a @ b.mT, device, 3)
@@ -154,11 +156,9 @@ def measure_long(config: LlamaConfig, lengths: Sequence[int], device: torch.devi
         profiled["of_floor"] = (profiled["ms"] - forward["ms"]) / profiled["floor_ms"]
         if device.type == "cuda":
             profiled["beyond_forward_GiB"] = profiled["peak_GiB"] - forward["peak_GiB"]
-        yield shared | {"what": "profile"} | profiled
-        drawn = cost(
-            lambda tokens=tokens: possym.profile(model, tokens, swaps=SWAPS, progress=False), device, 1, uncounted=0
-        )
-        yield shared | {"what": f"profile, {SWAPS:,} swaps"} | drawn
+        yield shared | {"what": "profile"} | profiled, ways["profile"]
+        (drawn,) = (what for what in ways if "swaps" in what)
+        yield shared | {"what": drawn} | cost(ways[drawn], device, 1, uncounted=1), ways[drawn]
 
 
 def permute(model: nn.Module, tokens: Tensor) -> Tensor:
@@ -268,18 +268,22 @@ def main() -> None:
             small = LlamaConfig(**LLAMA | dict(num_hidden_layers=2, hidden_size=512, vocab_size=50))
             parts.append(measure_long(small, (64, 256), device))
         if device.type == "cpu":
-            parts.append(against_permuting(model, tokens[: 8 if chosen.tiny else 48]))
+            parts.append((row, None) for row in against_permuting(model, tokens[: 8 if chosen.tiny else 48]))
     facts = dict(
         temperature=TEMPERATURE,
         threads=torch.get_num_threads(),
         kernels=device.type == "cuda" and kernels.triton_available(device),
         difference_from_float64=against_float64(device),
     )
-    rows = []
-    for row in itertools.chain.from_iterable(parts):
+    rows, calls = [], []
+    for row, call in itertools.chain.from_iterable(parts):
         rows.append(row)
+        calls.append(call)
         print(row, flush=True)
         write(rows, chosen.output, device, **facts)
+    for row, call in zip(rows, calls, strict=True):
+        if call is not None:
+            row["launches"] = count_launches(call, device)
     report(rows, chosen.output, device, **facts)
 
 

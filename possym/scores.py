@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from possym import kernels
@@ -264,7 +263,7 @@ def head_scores(
     entries: int,
     relative: bool = False,
 ) -> tuple[Scores, Exclusion, Tensor, Tensor]:
-    """Return what `scores_and_exclusion` does over all swaps of tokens, of logits that are products, and those observed.
+    """Return what `scores_and_exclusion` does over all swaps of tokens, of logits that are products; and the observed.
 
     What is one number a key is done for all heads at once. No head's matrix of logits is ever whole, unless it is
     small: a GPU makes and sums it tile by tile, else it is made a band of rows and a band of columns at a time.

@@ -20,7 +20,6 @@ from possym.capture import TOGETHER
 from possym.capture.layer_inputs import MATRIX_ENTRIES
 from possym.ensembles.gptj import GPTJConfig
 from possym.errors import InputError
-from possym.scores import rows_of_a_band
 
 PARTS = ("forward", "capture", "heads", "planes")
 
@@ -95,27 +94,15 @@ def forward_operations(shape: Shape, tokens: int) -> dict[str, int]:
 
 
 def relocated_operations(shape: Shape, tokens: int) -> int:
-    """Return the operations that make all heads' relocated logits on a GPU: 2·L·H·D for each, and the query's own.
+    """Return the operations of all heads' relocated logits, 2·L·H·N²·D, and of the query's own.
+
+    A GPU does twice as many, on tensor cores, because each content is the sum of two numbers of float16; a CPU too,
+    because it makes the logits of a swap's two keys apart.
 
     >>> relocated_operations(Shape(1, 8, 8, 2, 2, 4, 10), 4)
     160
     """
-    N = checked(tokens) - 1
-    return 2 * shape.layers * shape.heads * shape.head_width * (made(N) + 1)
-
-
-def made(N: int) -> int:
-    """Return how many relocated logits of one head a GPU makes: the matrix once, or one too large twice, band by band.
-
-    A band is some rows from its first key on, and as many columns: all bands together are about one matrix.
-
-    >>> made(4), made(2**16) / 2**32
-    (16, 1.03125)
-    """
-    rows = rows_of_a_band(N, MATRIX_ENTRIES)
-    if rows == N:
-        return N * N
-    return sum(2 * min(rows, N - start) * (N - start) for start in range(0, N - 1, rows))
+    return 2 * shape.head_width * (logits(shape, tokens) + shape.layers * shape.heads)
 
 
 def logits(shape: Shape, tokens: int) -> int:
@@ -142,18 +129,15 @@ def profile_bytes(shape: Shape, tokens: int) -> dict[str, int]:
 
     Weights and activations are bfloat16: the residual stream and its norm, with queries, keys and values while a layer
     attends, with three inner vectors in its MLP. Keys wait in bfloat16 until as many layers as are taken together have
-    passed, and are captured in float32; turning them back needs more for a while. The matrices are relocated logits in
-    float32, of as many heads as `possym.capture` takes at once or of two bands of one head, and what they are products
-    of.
+    passed, and are captured in float32; turning them back needs more for a while. Contents are those of as many heads
+    as `possym.capture` takes at once, in float32 and as two numbers of float16; of relocated logits no matrix is made.
 
     >>> {part: round(size / 1e9, 1) for part, size in profile_bytes(shapes()["Llama-3-70B"], 2**17).items()}
-    {'weights': 141.1, 'attention': 7.0, 'turning': 1.9, 'captured': 0.5, 'matrices': 1.7, 'MLP': 27.1}
+    {'weights': 141.1, 'attention': 7.0, 'turning': 1.9, 'captured': 0.5, 'contents': 0.7, 'MLP': 27.1}
     """
     T = checked(tokens)
     N = T - 1
     factors = min(shape.heads, max(1, MATRIX_ENTRIES // (2 * N * shape.head_width)))  # heads whose contents are made
-    rows = rows_of_a_band(N, MATRIX_ENTRIES)
-    matrices = N * min(factors, max(1, MATRIX_ENTRIES // (N * N))) if rows == N else 2 * rows
     mixed = (shape.heads + 2 * shape.key_heads) * shape.head_width
     keys = T * shape.key_heads * shape.head_width
     keys *= min(shape.layers, max(1, 2 * TOGETHER // keys))
@@ -162,7 +146,7 @@ def profile_bytes(shape: Shape, tokens: int) -> dict[str, int]:
         "attention": 2 * T * (2 * shape.width + mixed),
         "turning": 14 * keys,
         "captured": 4 * keys,
-        "matrices": 4 * N * (matrices + 2 * (factors + 1) * shape.head_width),
+        "contents": 8 * N * (factors + 1) * shape.head_width,
         "MLP": 2 * T * (2 * shape.width + 3 * shape.inner) + 2 * keys,
     }
 
@@ -174,7 +158,7 @@ def peak_bytes(shape: Shape, tokens: int, cards: int = 1) -> float:
     '4.48e+10'
     """
     parts = profile_bytes(shape, tokens)
-    scoring = max(parts["turning"], parts["captured"] + parts["matrices"])
+    scoring = max(parts["turning"], parts["captured"] + parts["contents"])
     return parts["weights"] / cards + max(parts["attention"] + scoring, parts["MLP"])
 
 

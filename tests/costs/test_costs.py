@@ -71,23 +71,8 @@ def test_operations_of_a_profile_are_those_that_are_counted(tokens):
     possym.profile(model, ids, progress=False)  # the model is asked how it rotates, once
     profiled = counted(lambda: possym.profile(model, ids, progress=False))
     head = 2 * SMALL.layers * SMALL.heads * SMALL.head_width
-    twice = head * (tokens - 1) ** 2  # a CPU makes the columns of a swap anew, where a GPU reads the matrix sideways
+    twice = head * (tokens - 1) ** 2  # the logits of a swap's two keys are made apart
     assert profiled - plain == costs.relocated_operations(SMALL, tokens) + twice
-
-
-@pytest.mark.parametrize("keys", [6, 90, 333])
-def test_a_matrix_too_large_is_made_in_bands_that_hold_every_pair(keys, monkeypatch):
-    assert costs.made(keys) == keys**2
-    monkeypatch.setattr(costs, "MATRIX_ENTRIES", keys * 16)
-    pairs, rows = set(), rows_of_a_band(keys, keys * 16)
-    made = 0
-    for start in range(0, keys - 1, rows):
-        band = list(itertools.product(range(start, min(start + rows, keys)), range(start, keys)))
-        pairs |= {(i, j) for i, j in band if i < j}
-        made += 2 * len(band)  # the logits of i at j, and those of j at i
-    assert pairs == set(itertools.combinations(range(keys), 2)) and costs.made(keys) == (
-        made if rows < keys else keys**2
-    )
 
 
 def test_logits_and_swaps_are_those_one_can_list():
@@ -130,12 +115,12 @@ class Live(TorchDispatchMode):
 
 @pytest.mark.parametrize(("shape", "tokens"), [(SMALL, 1500), (WIDE, 900), (KEYS, 700)])
 def test_memory_of_a_profile_is_that_of_its_tensors(shape, tokens, monkeypatch):
-    """On a CPU bands are smaller, and nine of them are held: two of logits, and what is made of those."""
+    """On a CPU nine bands are held beside contents: two of logits, and what is made of those."""
     monkeypatch.setattr(costs, "MATRIX_ENTRIES", 2**19)
     parts = costs.profile_bytes(shape, tokens)
     factors = min(shape.heads, 2**19 // (2 * (tokens - 1) * shape.head_width))
     rows = rows_of_a_band(tokens - 1, 2**16)
-    parts["matrices"] = 4 * (tokens - 1) * (9 * rows + 2 * (factors + 1) * shape.head_width)
+    parts["contents"] = 4 * (tokens - 1) * (9 * rows + 2 * (factors + 1) * shape.head_width)
     monkeypatch.setattr(costs, "profile_bytes", lambda *given: parts)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
