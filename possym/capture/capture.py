@@ -3,12 +3,12 @@
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from possym.capture.attention_call import AttentionCall
+from possym.capture.attention_call import AttentionCall, on_device
 from possym.capture.hooks import attached
 from possym.capture.layer_inputs import LayerInputs, Reading, merge_layers, read_layer
 from possym.capture.model_state import attends, check_model, modules_of, plainly, settled
@@ -148,7 +148,8 @@ class Capture:
             raise InputError(f"tokens: got {given}, expected whole numbers of shape (T,) or (B, T)")
         tokens = tokens[None] if tokens.ndim == 1 else tokens
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
-        if not tokens.numel() or tokens.min() < 0 or tokens.max() >= vocabulary:
+        least, most = torch.stack(tokens.aminmax()).tolist() if tokens.numel() else (-1, -1)
+        if least < 0 or most >= vocabulary:
             raise InputError(f"tokens: give at least one, each from 0 to {vocabulary - 1}, the model's vocabulary")
         length = tokens.shape[1]
         alone = to_int(query) is not None or not isinstance(query, (list, tuple, range))
@@ -238,11 +239,11 @@ class Capture:
         model = self.model
         if head is None:  # a reward model's head asks for padding and gives one value: what is below it reads the same
             model = getattr(model, getattr(model, "base_model_prefix", ""), model)
-        accepted = inspect.signature(model.forward).parameters
+        accepted = accepted_by(model.forward)
         options = {"use_cache": False} if "use_cache" in accepted or "kwargs" in accepted else {}
         keeps = "logits_to_keep" in accepted and head is not None
         if keeps:  # as a tensor: asked for a number of them, Gemma 4 leaves out queries of its last layers
-            options["logits_to_keep"] = torch.tensor(positions, device=tokens.device)
+            options["logits_to_keep"] = on_device(positions, tokens.device)
         output = model(input_ids=tokens, **options)
         logits = getattr(output, "logits", None)
         if logits is not None and head is not None and logits.ndim == 3:
@@ -292,6 +293,18 @@ class Capture:
             if own.shape != read.shape or distance(read, own) > 1e-4:
                 return f"They part at {name}"
         return "No attention layer differs"
+
+
+def accepted_by(forward: Callable) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a model's forward, of a class's own method looked up once."""
+    method = getattr(forward, "__func__", None)
+    return inspect.signature(forward).parameters if method is None else parameters_of_method(method)
+
+
+@functools.cache
+def parameters_of_method(method: Callable) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a method, ``self`` too."""
+    return inspect.signature(method).parameters
 
 
 def check_sound(layers: list[tuple[list[int], Tensor]]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from possym.capture.attention_call import AttentionCall, on_device
 from possym.capture.probe import Layer
-from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, unrotate
+from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, unrotate_by
 from possym.capture.sampled_swaps import sampled_scores
 from possym.errors import UnsupportedModelError
 from possym.rope import pairs
@@ -354,7 +354,6 @@ class Reading:
     moved: list[Tensor]
     reads_itself: list[bool]
     rope_layout: RopeLayout | None
-    tables: tuple[Tensor, Tensor] | None
     tables_and_angles: tuple[Tensor, Tensor, Tensor, bool] | None
     scale: float
     softcap: float | None
@@ -371,7 +370,7 @@ class Reading:
     def kind(self) -> tuple:
         """What layers have in common that can come together."""
         alone = self.layer if self.sinks is not None or self.replayed is not None else None
-        shared = (id(x) for x in (self.moved, self.rope_layout, self.tables, self.tables_and_angles))
+        shared = (id(x) for x in (self.moved, self.rope_layout, self.tables_and_angles))
         return (
             alone,
             self.pass_index,
@@ -390,9 +389,8 @@ def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> R
     there = call.once("positions", positions, lambda: on_device(positions, call.query.device))
     queries = call.query.index_select(2, there)  # a copy: a view would keep all queries
     moved, reads_itself = call.once("moved", call.mask, lambda: moved_keys(call, positions))
-    tables, tables_and_angles, replayed = None, None, None
+    tables_and_angles, replayed = None, None
     if found.rope_layout is not None:
-        tables = call.tables()
         tables_and_angles = call.once(
             ("angles", id(found.rope_layout)), call.tables_from, lambda: read_angles(call, found.rope_layout)
         )
@@ -408,7 +406,6 @@ def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> R
         moved=moved,
         reads_itself=reads_itself,
         rope_layout=found.rope_layout,
-        tables=tables,
         tables_and_angles=tables_and_angles,
         scale=float(call.scale) * found.factor,
         softcap=call.options.get("softcap"),
@@ -445,7 +442,7 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
         angles, in_bfloat16 = keys.new_empty(0), False
     else:
         cos, sin, angles, in_bfloat16 = first.tables_and_angles
-        keys = unrotate(torch.cat(keys).float(), first.tables, layout, layout.key_weight)
+        keys = unrotate_by(torch.cat(keys).float(), cos, sin, layout, layout.key_weight)
         queries = queries if layout.key_weight is None else queries * layout.key_weight
         queries = layout.ordered(queries)
     # The largest entry of each layer, which is not finite where one of them is not, takes one operation.
@@ -476,8 +473,12 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
 def read_angles(call: AttentionCall, layout: RopeLayout) -> tuple[Tensor, Tensor, Tensor, bool]:
     """Return cosines and sines (T, F) of the planes, their angles (F,), and whether bfloat16 has all their numbers."""
     cos, sin = plane_tables(call.tables(), layout)
-    tables = torch.stack([cos, sin])
-    return cos, sin, table_angles(cos, sin).abs(), torch.equal(tables, tables.bfloat16().float())
+    given = call.embeddings if isinstance(call.embeddings, tuple) else ()
+    short = {x.dtype for x in given} == {torch.bfloat16}  # else they are compared, for which the device is waited for
+    if not short:
+        tables = torch.stack([cos, sin])
+        short = torch.equal(tables, tables.bfloat16().float())
+    return cos, sin, table_angles(cos, sin).abs(), short
 
 
 def replayed_logits(call: AttentionCall, query: Tensor, positions: list[int]) -> Tensor:

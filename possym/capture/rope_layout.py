@@ -122,12 +122,16 @@ def fastest_first(layout: RopeLayout, tables: tuple[Tensor, Tensor]) -> RopeLayo
 def plane_tables(tables: tuple[Tensor, Tensor], layout: RopeLayout) -> tuple[Tensor, Tensor]:
     """Return cosines and sines (T, F) of the planes, in the order of ``layout``."""
     cos, sin = (table[:, layout.columns] for table in tables)
-    return cos, sin * layout.sign
+    return cos, sin if layout.sign == 1 else sin * layout.sign
 
 
 def unrotate(x: Tensor, tables: tuple[Tensor, Tensor], layout: RopeLayout, weight: Tensor | None) -> Tensor:
     """Return contents before rotation and gain, (…, T, D) in the order of ``layout``."""
-    cos, sin = plane_tables(tables, layout)
+    return unrotate_by(x, *plane_tables(tables, layout), layout, weight)
+
+
+def unrotate_by(x: Tensor, cos: Tensor, sin: Tensor, layout: RopeLayout, weight: Tensor | None) -> Tensor:
+    """Do what `unrotate` does, given cosines and sines (T, F) of the planes."""
     square = cos.square() + sin.square()
     x = layout.ordered(x if weight is None else x / weight)
     return rotate_by(x, cos / square, -sin / square, "half")

@@ -67,8 +67,8 @@ def as_integers(x: Tensor) -> Tensor:
     """Return the bits of a tensor as a matrix of whole numbers, where they lie if possible."""
     if x.ndim != 2:
         x = x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1)
-    x = x.contiguous()
-    kind = next(each for each in INTEGERS if x.shape[1] * x.element_size() % each.itemsize == 0)
+    x, width = x.contiguous(), x.shape[1] * x.element_size()
+    kind = INTEGERS[0 if width % 4 == 0 else 1 if width % 2 == 0 else 2]
     if x.storage_offset() * x.element_size() % kind.itemsize:  # then its bits cannot be read where they lie
         x = x.clone()
     return x.view(kind)

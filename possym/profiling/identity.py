@@ -8,9 +8,9 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ VOLATILE = {
     "label2id", "problem_type", "gradient_checkpointing", "bos_token_id", "eos_token_id", "pad_token_id",
 }  # fmt: skip
 MARK = "2-"  # how a hash of weights begins; those made before `digests` were taken, of all sums, have no mark
-SAVING = ("state_dict", "_save_to_state_dict", "get_extra_state")  # methods that say what a module's state is
+SAVING = {"state_dict", "_save_to_state_dict", "get_extra_state"}  # methods that say what a module's state is
 CHANGING = {"dynamic", "longrope"}  # kinds of rotation whose frequencies follow the length of the last prompt
 
 
@@ -151,14 +151,13 @@ def stored_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     known: set[str] = set()
     once: set[int] = set()  # modules and parameters that have been met: one that is shared counts under its first name
     named = prefixed_modules(model)
-    state = state_of(model, named)
+    state = state_besides_parameters(model, named)
     for begin, module in named:
         for name, parameter in module._parameters.items():
-            known.add(begin + name)
             if parameter is not None and id(parameter) not in once:
                 found[begin + name] = parameter
                 once.add(id(parameter))
-        if id(module) in once or not module._buffers:
+        if not module._buffers or id(module) in once:
             continue
         once.add(id(module))
         kinds = getattr(module, "rope_type", None)
@@ -189,38 +188,36 @@ def prefixed_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
-def state_of(model: nn.Module, named: list[tuple[str, nn.Module]]) -> dict[str, Any]:
-    """Return a model's state as `torch.nn.Module.state_dict` does, without asking modules that pack their weights.
+def state_besides_parameters(model: nn.Module, named: list[tuple[str, nn.Module]]) -> dict[str, Any]:
+    """Return what a model's state holds, as `torch.nn.Module.state_dict` says, besides its parameters.
 
-    On a CPU, 4-bit layers of bitsandbytes pack their weights in their first pass. Asked for their state, they unpack
-    them wrongly (0.50.2), and the model is lost. Modules that say of themselves what all modules do are not asked
-    either, which is slow.
+    Modules that pack their weights are not asked for it: on a CPU, 4-bit layers of bitsandbytes pack them in their
+    first pass. Asked for their state, they unpack them wrongly (0.50.2), and the model is lost. Neither is a model of
+    which all is known, since that is slow.
     """
-    state: dict[str, Any] = {}
-    if all(keeps_no_more(module) for _, module in named):
-        for begin, module in named:
-            kept = {k: x for k, x in module._buffers.items() if k not in module._non_persistent_buffers_set}
-            state |= {begin + name: x for name, x in (module._parameters | kept).items() if x is not None}
-        return state
+    if keeps_no_more([module for _, module in named]):
+        holders = [(begin, m) for begin, m in named if m._buffers]
+        buffers = [(begin, *pair, m._non_persistent_buffers_set) for begin, m in holders for pair in m._buffers.items()]
+        return {begin + name: x for begin, name, x, left_out in buffers if x is not None and name not in left_out}
     packed = {begin: module for begin, module in named if packing(module) is not None}
-    if not packed:
-        return model.state_dict()
-    for begin, module in named:
+    state: dict[str, Any] = {} if packed else model.state_dict()
+    for begin, module in named if packed else ():
         if begin in packed:
             state[f"{begin}weight.absmax"] = packing(module).absmax
         else:
             module._save_to_state_dict(state, begin, keep_vars=True)
-    return state
+    parameters = {begin + name for begin, module in named for name in module._parameters}
+    return {name: value for name, value in state.items() if name not in parameters}
 
 
-def keeps_no_more(module: nn.Module) -> bool:
-    """Return whether a module's state is its plain parameters and its buffers, as far as its class and hooks tell."""
-    own, kind = vars(module), cast(Hashable, type(module))
+def keeps_no_more(modules: list[nn.Module]) -> bool:
+    """Return whether modules' state is their plain parameters and buffers, as far as classes and hooks tell."""
+    parameters = {type(p) for m in modules if m._parameters for p in m._parameters.values()}
+    kinds: set[Any] = {type(m) for m in modules}
     return (
-        saves_plainly(kind)
-        and not (module._state_dict_hooks or module._state_dict_pre_hooks)
-        and not any(name in own for name in SAVING)
-        and all(type(x) is nn.Parameter or x is None for x in module._parameters.values())
+        parameters <= {nn.Parameter, type(None)}
+        and all(map(saves_plainly, kinds))
+        and not any(m._state_dict_hooks or m._state_dict_pre_hooks or not SAVING.isdisjoint(vars(m)) for m in modules)
     )
 
 
