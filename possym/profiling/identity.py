@@ -4,11 +4,12 @@ A model's name does not: two seeds, or two checkpoints of one run, may bear the 
 which hashes are cheap to take. What hooks or other code do to a model while it runs is in neither.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,21 +99,25 @@ def weights_hash(model: nn.Module, mark: str = MARK) -> str:
 
 
 def begin_weights_hash(model: nn.Module, mark: str = MARK) -> Callable[[], str]:
-    """Let the devices begin the sums of `weights_hash`, and return what waits for them and gives the hash."""
+    """Let the devices begin the sums of `weights_hash`, and return what waits for them and gives the hash.
+
+    A GPU sums beside what it is asked next, which does not wait for the sums.
+    """
     stored: dict[torch.device, list[tuple[str, Tensor]]] = {}
-    found = sorted(stored_tensors(model), key=lambda pair: pair[0])
-    digest = hashlib.sha256("".join(f"{name} {tuple(x.shape)} {x.dtype}\n" for name, x in found).encode())
-    for name, x in found:
-        if not x.is_meta and x.numel():
-            stored.setdefault(x.device, []).append((name, x))
     begun = []
-    for some in stored.values():  # a device is asked once
-        with torch.no_grad():
+    with torch.no_grad(), beside({p.device for p in parameters_of(modules_of(model))}) as join:
+        found = sorted(stored_tensors(model), key=lambda pair: pair[0])
+        digest = hashlib.sha256("".join(f"{name} {tuple(x.shape)} {x.dtype}\n" for name, x in found).encode())
+        for name, x in found:
+            if not x.is_meta and x.numel():
+                stored.setdefault(x.device, []).append((name, x))
+        for some in stored.values():  # a device is asked once
             sums = bit_sums([x for _, x in some])
             lengths = [2 if mark else len(each) for each in sums]
             begun.append(([name for name, _ in some], digests(sums) if mark else torch.cat(sums), lengths))
 
     def finish() -> str:
+        join()
         whole, numbers = digest.copy(), []
         for names, sums, lengths in begun:
             said, start = sums.cpu().numpy().tobytes(), 0
@@ -123,6 +128,25 @@ def begin_weights_hash(model: nn.Module, mark: str = MARK) -> Callable[[], str]:
         return (mark + whole.hexdigest())[:16]
 
     return finish
+
+
+@contextlib.contextmanager
+def beside(devices: Iterable[torch.device]) -> Iterator[Callable[[], None]]:
+    """Let GPUs do what is asked of them inside on streams of their own, which begin when what was asked before is done.
+
+    What it gives lets all that is asked later wait for these streams; it is called before their results are read.
+    """
+    streams = [(device, torch.cuda.Stream(device)) for device in devices if device.type == "cuda"]
+
+    def join() -> None:
+        for device, stream in streams:
+            torch.cuda.current_stream(device).wait_stream(stream)
+
+    with contextlib.ExitStack() as stack:
+        for device, stream in streams:
+            stream.wait_stream(torch.cuda.current_stream(device))
+            stack.enter_context(torch.cuda.stream(stream))
+        yield join
 
 
 def has_weights(model: nn.Module, stored: Any) -> bool:
