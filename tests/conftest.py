@@ -7,6 +7,9 @@ import torch
 
 from .browser import browser, visit  # noqa: F401
 
+LONGEST = ["test_chapters.py", "test_site.py"]  # minutes; the others of the book take less, and then come:
+STARTING = ["test_groups.py", "test_monitor.py", "test_devices.py", "test_command.py"]  # a process after the other
+
 
 @pytest.fixture(params=["cpu"] + ["cuda"] * torch.cuda.is_available())
 def device(request):
@@ -15,11 +18,17 @@ def device(request):
 
 
 def pytest_collection_modifyitems(items):
-    """The book's files come first: they take longest, and short ones at the end let all workers end together."""
-    items.sort(key=lambda item: item.get_closest_marker("book") is None)
+    """The longest files come first, the book's and those that start processes: all workers end together."""
+
+    def rank(item):
+        if item.path.name in LONGEST:
+            return LONGEST.index(item.path.name) - len(LONGEST)
+        return 0 if item.get_closest_marker("book") else 1 if item.path.name in STARTING else 2
+
+    items.sort(key=rank)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """One more than cores: tests of pages, kernels and builds wait for other processes for a third of their time."""
-    return (os.cpu_count() or 1) + 1
+    """Two more than cores: what runs pages, kernels and builds waits for other processes nearly half of its time."""
+    return (os.cpu_count() or 1) + 2

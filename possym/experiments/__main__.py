@@ -30,6 +30,14 @@ def studies() -> dict[str, ModuleType]:
     return {module.NAME: module for module in modules if hasattr(module, "NAME")}
 
 
+def study_named(name: str) -> ModuleType | None:
+    """Return the study of a name, None where there is none; the others are not imported, which would take a second."""
+    if any(entry.name == name for entry in pkgutil.iter_modules(experiments.__path__)):
+        module = import_module(f".{name}", experiments.__name__)
+        return module if hasattr(module, "NAME") else None
+    return None
+
+
 def setting(text: str) -> tuple[str, Any]:
     """Name and value of ``name=value``; a value that is no Python literal is a word."""
     name, equals, value = text.partition("=")
@@ -109,10 +117,10 @@ def main(words: list[str] | None = None, name: str = "python -m possym.experimen
     parser = command_line(name)
     asked = parser.parse_args(words)
     try:
-        known = studies()
-        if asked.study not in known and not (asked.study is None and (asked.list or asked.clean)):
+        study = None if asked.study is None else study_named(asked.study)
+        if study is None and not (asked.study is None and (asked.list or asked.clean)):
             given = "no study is named" if asked.study is None else f"study = {asked.study!r}"
-            raise ConfigError(f"{given}: known studies are {', '.join(known)}")
+            raise ConfigError(f"{given}: known studies are {', '.join(studies())}")
         if asked.list:
             found = listed(results_root(), asked.study)
             print(
@@ -123,7 +131,7 @@ def main(words: list[str] | None = None, name: str = "python -m possym.experimen
             gone = delete_small(results_root(), asked.study)
             print(*[f"deleted {name}" for name in gone] or ["nothing to delete"], sep="\n")
             return 0
-        study = known[asked.study]
+        assert study is not None
         settings = list(map(setting, asked.set))
         if len(dict(settings)) < len(settings):
             raise ConfigError(f"--set {' '.join(asked.set)}: give each setting once")

@@ -26,6 +26,23 @@ COLOURS = "color-contrast", "link-in-text-block"  # which take axe-core longest
 OWN_LETTERS = "* {}"
 WIDE_LETTERS = "html { font-size: 125% !important } * { font-family: monospace !important }"
 LABEL = "figure.possym-chart svg .role-axis-label text"
+WAYS = (360, "light"), (800, "dark"), (1600, "light")
+JOINED = """async pages => {
+  const texts = await Promise.all(pages.map(page => fetch(page).then(answer => answer.text())));
+  const articles = texts.map(text => new DOMParser().parseFromString(text, "text/html").querySelector(".bd-article"));
+  document.querySelector(".bd-article").replaceWith(...articles);
+}"""
+WIDTHS = """() => {
+  const articles = [...document.querySelectorAll(".bd-article")];
+  const show = (article, display) => { article.style.display = display; };
+  articles.forEach(article => show(article, "none"));
+  return articles.map(article => {
+    show(article, "");
+    const across = document.documentElement.scrollWidth;
+    show(article, "none");
+    return across;
+  });
+}"""
 CUT = """() => [...document.querySelectorAll("figure.possym-chart svg.marks")].flatMap(svg => {
   const edge = svg.getBoundingClientRect();
   return [...svg.querySelectorAll("text")].filter(text => {
@@ -66,13 +83,20 @@ def cramped(page) -> list[str]:
     return page.evaluate(CUT) + page.evaluate(TOUCHING)
 
 
-def test_every_page_opens_whole_at_every_width(pages, kinds_of_pages, address, visit):
-    """And axe-core finds nothing wrong with it, light by all rules and dark by those of colours."""
+def test_every_kind_of_page_is_whole_at_every_width(kinds_of_pages, address, visit):
+    """And axe-core finds nothing wrong with it, light by all rules and dark by those of colours.
+
+    Each page opens at one of the widths, in turn, and is taken to the others.
+    """
     problems = []
-    for width, scheme in ((360, "light"), (800, "dark"), (1600, "light")):
-        with visit(width, color_scheme=scheme) as v:
-            for page in pages if width == 360 else kinds_of_pages:
-                v.open(f"{address}/{page}")
+    with visit() as v:
+        for number, page in enumerate(kinds_of_pages):
+            for turn in range(len(WAYS)):
+                width, scheme = WAYS[(number + turn) % len(WAYS)]
+                v.page.set_viewport_size({"width": width, "height": 900})
+                v.page.emulate_media(color_scheme=scheme)
+                if turn == 0:
+                    v.open(f"{address}/{page}")
                 charts = v.wait_for_charts()
                 drawn = v.page.locator("figure.possym-chart[data-drawn=true] svg.marks").count()
                 if drawn != charts:
@@ -80,26 +104,41 @@ def test_every_page_opens_whole_at_every_width(pages, kinds_of_pages, address, v
                 named = v.page.locator("figure.possym-chart [role=graphics-document][aria-label]").count()
                 if named != charts:
                     v.problems.append(f"{named} of {charts} charts have an alternative text")
-                if width == 360:
-                    v.problems += cramped(v.page)
                 v.wait_for_formulas()
                 formulas, typeset = (v.page.locator(s).count() for s in (".bd-article .math", "mjx-container"))
                 if typeset < formulas:
                     v.problems.append(f"{typeset} of {formulas} formulas typeset")
-                if width == 1600:
-                    v.problems += v.findings()
-                elif scheme == "dark":
-                    v.problems += v.findings(*COLOURS)
-                elif page not in kinds_of_pages:
-                    v.problems += v.findings(without=COLOURS)
+                if v.page.evaluate("document.documentElement.dataset.theme") != scheme:
+                    v.problems.append(f"not {scheme}")
+                if width == 360:
+                    v.problems += cramped(v.page)
+                else:
+                    v.problems += v.findings(*COLOURS if scheme == "dark" else ())
                 for letters in (OWN_LETTERS, WIDE_LETTERS) if width == 360 else (OWN_LETTERS,):
-                    v.page.add_style_tag(content=letters)
+                    style = v.page.add_style_tag(content=letters)
                     across = v.page.evaluate("document.documentElement.scrollWidth")
                     if across > width:
                         v.problems.append(f"{across} pixels wide, with {letters}")
+                    style.evaluate("style => style.remove()")
                 problems += [f"{page} at {width}: {problem}" for problem in v.problems]
                 v.problems.clear()
     assert problems == []
+
+
+def test_every_page_of_the_reference_fits_a_telephone(pages, kinds_of_pages, address, visit):
+    """And axe-core finds nothing wrong with its words: those of all pages stand in one, whose kind is seen above."""
+    rest = [page for page in pages if page not in kinds_of_pages]
+    with visit(360, color_scheme="light") as v:
+        v.open(f"{address}/{rest[0]}")
+        v.page.evaluate(JOINED, [f"{address}/{page}" for page in rest])
+        assert v.page.locator("article.bd-article h1").count() == len(rest)
+        assert v.page.locator("article.bd-article :is(.math, .possym-chart, img)").count() == 0
+        v.problems += v.findings(without=COLOURS)
+        for letters in (OWN_LETTERS, WIDE_LETTERS):
+            v.page.add_style_tag(content=letters)
+            widths = dict(zip(rest, v.page.evaluate(WIDTHS), strict=True))
+            v.problems += [f"{page}: {across} pixels wide" for page, across in widths.items() if across > 360]
+        assert v.problems == []
 
 
 def test_pages_are_small(site, pages):

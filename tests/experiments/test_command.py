@@ -11,7 +11,7 @@ import pytest
 
 from possym import results
 from possym.experiments import theory
-from possym.experiments.__main__ import main, studies
+from possym.experiments.__main__ import main, studies, study_named
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +26,8 @@ SMALL = "--preset smoke --device cpu --set random_heads=2 sequences=2 longest=4 
 def test_every_study_is_known():
     assert {"canonical", "learning_dynamics", "theory"} <= studies().keys()
     assert all(callable(study.run) and study.Config.PRESETS for study in studies().values())
+    assert all(study_named(name) is study for name, study in studies().items())
+    assert study_named("trained") is None  # a module, and no study
 
 
 def test_it_runs_stores_and_loads(store, capsys):
