@@ -308,8 +308,12 @@ def parameters_of_method(method: Callable) -> Mapping[str, inspect.Parameter]:
 
 
 def check_sound(layers: list[tuple[list[int], Tensor]]) -> None:
-    """Raise an InputError that names the first layer that is not sound."""
-    wrong = [number for some, sound in layers for number, fine in zip(some, sound.tolist(), strict=True) if not fine]
+    """Raise an InputError that names the first layer that is not sound; a device is waited for once."""
+    if not layers:
+        return
+    numbers = [number for some, _ in layers for number in some]
+    sound = torch.cat([fine.to(layers[0][1].device) for _, fine in layers]).tolist()
+    wrong = [number for number, fine in zip(numbers, sound, strict=True) if not fine]
     if wrong:
         raise InputError(
             f"layer {min(wrong)}: queries or keys are not finite. The model overflows on this prompt: check its "
