@@ -262,8 +262,8 @@ class LayerInputs:
         numbers = 2 * self.keys.shape[-1] if products else count  # that a key of a head takes
         found = self.query.new_empty(len(LayerScores._fields), *shape)
         errors = None if swaps is None else found.new_empty(2, *shape)
-        device, seed = self.keys.device, self.layer + (self.query_position << 20)
-        generator = torch.Generator(device=device).manual_seed(seed)
+        if swaps is not None:
+            generator = torch.Generator(device=self.keys.device).manual_seed(self.layer + (self.query_position << 20))
         for rows, heads in chunks(shape, entries // (count * numbers)):
             some = extra[rows, heads]
             if products or swaps is not None:
