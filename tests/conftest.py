@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from .browser import browser, visit  # noqa: F401
+from .shallow import shallow  # noqa: F401
 
 LONGEST = ["test_chapters.py", "test_site.py"]  # minutes; the others of the book take less, and then come:
 STARTING = ["test_groups.py", "test_monitor.py", "test_devices.py", "test_command.py"]  # a process after the other

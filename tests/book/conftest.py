@@ -101,9 +101,13 @@ def dependencies():
 @pytest.fixture(scope="session")
 def site(make, tmp_path_factory) -> Path:
     """The whole book, where ``make book`` builds it: what was built before and is up to date is not built again."""
-    with filelock.FileLock(tmp_path_factory.getbasetemp().parent / "site.lock"):  # of all processes that test
-        result = make("book")
-    assert result.returncode == 0, result.stdout + result.stderr
+    folder = tmp_path_factory.getbasetemp().parent
+    made = folder / f"site-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+    with filelock.FileLock(folder / "site.lock"):  # of all processes that test, of which the first one builds
+        if not made.exists():
+            result = make("book")
+            assert result.returncode == 0, result.stdout + result.stderr
+            made.touch()
     return ROOT / "_build/html"
 
 
@@ -157,10 +161,11 @@ def address(site):
 
 
 @pytest.fixture(scope="session")
-def smoke(make, tmp_path_factory):
+def smoke(make, shallow, tmp_path_factory):
     """Every chapter run once at its small preset: the folder of notebooks, that of the results, and what was said."""
     folder = tmp_path_factory.mktemp("smoke")
-    result = make("smoke", f"BUILD={folder / '_build'}", POSSYM_RESULTS=str(folder / "results"))
+    stores = {"POSSYM_RESULTS": str(folder / "results"), "POSSYM_CACHE": str(shallow)}
+    result = make("smoke", f"BUILD={folder / '_build'}", **stores)
     return folder / "_build/smoke/chapters", folder / "results", result.stdout + result.stderr
 
 

@@ -61,14 +61,15 @@ def test_a_chapter_shows_the_results_that_it_waits_for(chapter, smoke, dependenc
 
 
 @pytest.fixture(scope="module")
-def lab(smoke, start_lab, tmp_path_factory):
+def lab(smoke, shallow, start_lab, tmp_path_factory):
     """A JupyterLab on all chapters at their small preset, with the results that the runs above have stored."""
     folder = tmp_path_factory.mktemp("lab")
     (folder / "chapters").mkdir()
     for chapter, text in TEXTS.items():
         small = text.replace('preset = "paper"', 'preset = "smoke"').replace('compute = "stored"', 'compute = "auto"')
         (folder / f"chapters/{chapter}.md").write_text(small, encoding="utf-8")
-    with start_lab(folder, POSSYM_RESULTS=str(smoke[1]), OMP_NUM_THREADS="1") as address:
+    stores = {"POSSYM_RESULTS": str(smoke[1]), "POSSYM_CACHE": str(shallow)}
+    with start_lab(folder, **stores, OMP_NUM_THREADS="1") as address:
         yield address
 
 
