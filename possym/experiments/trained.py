@@ -308,9 +308,8 @@ def cache_path(name: str, config: EnsembleConfig, device: torch.device, checkpoi
     settings = {field: getattr(config, field) for field in fields if field not in ("preset", "device", "tasks")}
     told = json.dumps({"task": name, "device": device.type, **settings}, sort_keys=True)
     package = Path(ensembles.__file__).parents[1]
-    modules = "kernels", "rope", "experiments/trained"
-    files = [package / f"{module}.py" for module in modules]
-    files += sorted((package / "ensembles").glob("*.py")) + sorted((package / "tasks").glob("*.py"))
+    files = [package / "rope.py", package / "experiments/trained.py"]
+    files += [file for room in ("kernels", "ensembles", "tasks") for file in sorted((package / room).glob("*.py"))]
     code = b"".join(file.read_bytes() for file in files)
     digest = hashlib.sha256(told.encode() + code).hexdigest()[:16]
     return cache_root() / "ensembles" / f"{name}-{digest}{'' if checkpoint == 'last' else '-best'}.safetensors"
