@@ -219,9 +219,18 @@ def backward_kernel(
 
 @jit
 def gelu_and_slope(x):
-    """Return GELU, x · Φ(x) with the normal distribution's Φ, and its derivative."""
-    share = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)
-    return x * share, share + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
+    """Return GELU, x · Φ(x) with the normal distribution's Φ, and its derivative.
+
+    Φ is off by at most 5e-7: Abramowitz and Stegun 7.1.26, whose exponential is the density's. A library's erf takes
+    three times as many instructions, more time than the values take to come and go.
+    """
+    density = tl.exp2(-0.72134752 * x * x)
+    t = tl.rsqrt(1.0 + 0.23164188 * tl.abs(x))
+    t *= t  # a reciprocal in two instructions where a division takes eight
+    tail = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
+    tail *= 0.5 * density
+    share = tl.where(x < 0, tail, 1.0 - tail)
+    return x * share, share + x * density * 0.3989422804014327
 
 
 @jit
