@@ -3,8 +3,8 @@
 - `precision` says whether a model's blocks can go this way: where Triton runs, up to `PLACES` positions, all
   planes turned. Elsewhere `possym.ensembles.attention.causal_attention` does the same in several steps.
 - A program of the attention works on one head of one sequence: rotation, causal softmax, dropout and mixing. Keys,
-  values and queries are read where a block's first product left them; the gradient computes the weights again, so that
-  nothing between is stored.
+  values and queries are read where a block's first product left them; the weights are kept for the gradient, a few
+  bytes a place.
 - The bias of that product is added where its columns are read: a batched product would copy it to every row before.
 - The dropout masks are those of `possym.ensembles.dropout`, bit for bit.
 - `mix` is attention and GELU, with gradients; `add_and_norm`, for evaluations alone, leads from a block to the next.
@@ -21,7 +21,6 @@ from possym.kernels import device_context, in_rows, jit, tl, triton, triton_avai
 PLACES = 64
 STREAM = 1  # of a block's masks, the one of its attention weights
 SIZE = 16  # planes worked on at a time: with more, registers spill
-GIVEN = "Tensor? bias, Tensor cos, Tensor sin, Tensor? keys, int heads, float dropped, bool half, str precision"
 
 
 def precision(device: torch.device, places: int, width: int, planes: int) -> str | None:
@@ -143,11 +142,11 @@ def weigh(
 
 @jit
 def forward_kernel(
-    product, bias, cosines, sines, keys, mixed, width, sequences, length, stride, step, whole, scale,
+    product, bias, cosines, sines, keys, mixed, kept, width, sequences, length, stride, step, whole, scale,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr,
     BIASED: tl.constexpr, THRESHOLD: tl.constexpr, SHIFT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write what one head of one sequence mixes, to rows ``width`` apart."""
+    """Write what one head of one sequence mixes, to rows ``width`` apart, and its weights, negative where dropped."""
     sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     first = sequence.to(tl.int64) * length
     key = product + first * stride + head * WIDTH
@@ -156,10 +155,12 @@ def forward_kernel(
         key, bias, cosines, sines, keys, sequence, head, sequences, length, stride, scale,
         HEADS, WIDTH, ROWS, SIZE, HALF, BIASED, THRESHOLD, SHIFT, PRECISION,
     )  # fmt: skip
-    weights = tl.where(stays, weights, 0.0)
-    value, value_bias = key + HEADS * WIDTH, bias + HEADS * WIDTH
     rows = tl.arange(0, ROWS)
     inside = rows[:, None] < length
+    place = tl.program_id(0).to(tl.int64) * length * length + rows[:, None] * length + rows[None, :]
+    tl.store(kept + place, tl.where(stays, weights, -weights), mask=inside & (rows[None, :] < length))
+    weights = tl.where(stays, weights, 0.0)
+    value, value_bias = key + HEADS * WIDTH, bias + HEADS * WIDTH
     for chunk in range(0, WIDTH, 2 * SIZE):
         columns = chunk + tl.arange(0, 2 * SIZE)
         found = load_rows(value, value_bias, rows, stride, inside, columns, BIASED)
@@ -169,23 +170,23 @@ def forward_kernel(
 
 @jit
 def backward_kernel(
-    product, bias, cosines, sines, keys, asked, gradient, sums, sequences, length, stride, step, whole, scale,
+    product, bias, cosines, sines, kept, asked, gradient, sums, sequences, length, stride, step, whole, scale,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr,
-    BIASED: tl.constexpr, THRESHOLD: tl.constexpr, SHIFT: tl.constexpr, PRECISION: tl.constexpr,
+    BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of one head's keys, values and queries from that of what it mixed, and their sums."""
     sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     first = sequence.to(tl.int64) * length
     key = product + first * stride + head * WIDTH
     bias += (sequence // sequences) * step + head * WIDTH
-    weights, stays = weigh(
-        key, bias, cosines, sines, keys, sequence, head, sequences, length, stride, scale,
-        HEADS, WIDTH, ROWS, SIZE, HALF, BIASED, THRESHOLD, SHIFT, PRECISION,
-    )  # fmt: skip
     value, value_bias = key + HEADS * WIDTH, bias + HEADS * WIDTH
     query, query_bias = value + HEADS * WIDTH, value_bias + HEADS * WIDTH
     rows = tl.arange(0, ROWS)
     inside = rows[:, None] < length
+    place = tl.program_id(0).to(tl.int64) * length * length + rows[:, None] * length + rows[None, :]
+    weights = tl.load(kept + place, mask=inside & (rows[None, :] < length), other=0.0)
+    stays = weights > 0
+    weights = tl.abs(weights)
     gradient += first * whole + head * WIDTH
     sums += sequence.to(tl.int64) * whole + head * WIDTH
     dropped = tl.trans(tl.where(stays, weights, 0.0))
@@ -309,20 +310,31 @@ def norm_kernel(
 
 
 def launch_attention(
-    kernel, product: Tensor, bias: Tensor | None, cos: Tensor, sin: Tensor, keys: Tensor | None, heads: int,
-    dropped: float, half: bool, precision: str, *given: Tensor | int,
+    kernel, product: Tensor, bias: Tensor | None, cos: Tensor, sin: Tensor, heads: int, half: bool, precision: str,
+    *given: Tensor | int, **masks: int,
 ) -> None:  # fmt: skip
     """Run a kernel of the attention over all heads of all sequences."""
     E, B, T, whole = product.shape
     D, rows = 2 * cos.shape[1], max(16, triton.next_power_of_2(T))
     with device_context(product):
         kernel[(E * B * heads,)](
-            product, product if bias is None else bias, cos, sin, product if keys is None else keys, *given,
+            product, product if bias is None else bias, cos, sin, *given,
             B, T, product.stride(2), 0 if bias is None else bias.stride(0), whole, D**-0.5,
-            HEADS=heads, WIDTH=D, ROWS=rows, SIZE=SIZE, HALF=half,
-            BIASED=bias is not None, THRESHOLD=0 if keys is None else round(dropped * 2**24),
-            SHIFT=as_int32(STREAM * GOLDEN), PRECISION=precision, num_warps=1 if rows <= 32 else 4,
+            HEADS=heads, WIDTH=D, ROWS=rows, SIZE=SIZE, HALF=half, BIASED=bias is not None, PRECISION=precision,
+            num_warps=1 if rows <= 32 else 4, **masks,
         )  # fmt: skip
+
+
+def launch_mixing(
+    product: Tensor, bias: Tensor | None, cos: Tensor, sin: Tensor, keys: Tensor | None, heads: int, dropped: float,
+    half: bool, precision: str, mixed: Tensor, kept: Tensor,
+) -> None:  # fmt: skip
+    """Run the attention's kernel."""
+    launch_attention(
+        forward_kernel, product, bias, cos, sin, heads, half, precision,
+        product if keys is None else keys, mixed, kept, mixed.shape[-1],
+        THRESHOLD=0 if keys is None else round(dropped * 2**24), SHIFT=as_int32(STREAM * GOLDEN),
+    )  # fmt: skip
 
 
 def launch_gelu(kernel, product: Tensor, bias: Tensor | None, first: int, *given: Tensor | int) -> None:
@@ -340,7 +352,12 @@ def launch_gelu(kernel, product: Tensor, bias: Tensor | None, first: int, *given
         )  # fmt: skip
 
 
-@torch.library.custom_op("possym::mix", mutates_args=(), schema=f"(Tensor product, {GIVEN}) -> (Tensor, Tensor)")
+@torch.library.custom_op(
+    "possym::mix",
+    mutates_args=(),
+    schema="(Tensor product, Tensor? bias, Tensor cos, Tensor sin, Tensor? keys, int heads, float dropped, bool half, "
+    "str precision) -> (Tensor, Tensor, Tensor)",
+)
 def mix(
     product: Tensor,
     bias: Tensor | None,
@@ -351,8 +368,10 @@ def mix(
     dropped: float,
     half: bool,
     precision: str,
-) -> tuple[Tensor, Tensor]:
-    """Return what a block's attention mixes (E, B, T, C), and GELU of the rest (E, B, T, I).
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what a block's attention mixes (E, B, T, C), GELU of the rest (E, B, T, I), and the attention's weights.
+
+    The weights (E·B·H, T, T) are for the gradient, negative where dropout drops them.
 
     The attention is `possym.ensembles.attention.causal_attention` with the block's masks.
 
@@ -367,17 +386,18 @@ def mix(
         precision: of the products, ``"tf32"``, or ``"tf32x3"`` where that of float32 is wanted.
     """
     product = in_rows(product)
-    mixed, active = outputs(product, cos, heads)
-    C = mixed.shape[-1]
-    launch_attention(forward_kernel, product, bias, cos, sin, keys, heads, dropped, half, precision, mixed, C)
-    launch_gelu(gelu_kernel, product, bias, 3 * C, active, active.shape[-1])
-    return mixed, active
+    mixed, active, kept = outputs(product, cos, heads)
+    launch_mixing(product, bias, cos, sin, keys, heads, dropped, half, precision, mixed, kept)
+    launch_gelu(gelu_kernel, product, bias, 3 * mixed.shape[-1], active, active.shape[-1])
+    return mixed, active, kept
 
 
-def outputs(product: Tensor, cos: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def outputs(product: Tensor, cos: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return room for what `mix` returns."""
+    E, B, T, whole = product.shape
     C = 2 * cos.shape[1] * heads
-    return tuple(product.new_empty(*product.shape[:3], width) for width in (C, product.shape[3] - 3 * C))
+    mixed, active = (product.new_empty(E, B, T, width) for width in (C, whole - 3 * C))
+    return mixed, active, product.new_empty(E * B * heads, T, T, dtype=torch.float32)
 
 
 @mix.register_fake
@@ -388,7 +408,8 @@ def _(product, bias, cos, sin, keys, heads, dropped, half, precision):
 @torch.library.custom_op(
     "possym::mix_gradient",
     mutates_args=(),
-    schema=f"(Tensor asked, Tensor asked_active, Tensor product, {GIVEN}) -> (Tensor, Tensor)",
+    schema="(Tensor asked, Tensor asked_active, Tensor product, Tensor? bias, Tensor cos, Tensor sin, Tensor kept, "
+    "int heads, bool half, str precision) -> (Tensor, Tensor)",
 )
 def mix_gradient(
     asked: Tensor,
@@ -397,9 +418,8 @@ def mix_gradient(
     bias: Tensor | None,
     cos: Tensor,
     sin: Tensor,
-    keys: Tensor | None,
+    kept: Tensor,
     heads: int,
-    dropped: float,
     half: bool,
     precision: str,
 ) -> tuple[Tensor, Tensor]:
@@ -411,8 +431,8 @@ def mix_gradient(
     gradient, sums = slopes(product, bias)
     C = asked.shape[-1]
     launch_attention(
-        backward_kernel, product, bias, cos, sin, keys, heads, dropped, half, precision,
-        asked.contiguous(), gradient, sums,
+        backward_kernel, product, bias, cos, sin, heads, half, precision,
+        kept, asked.contiguous(), gradient, sums,
     )  # fmt: skip
     launch_gelu(
         gelu_gradient_kernel, product, bias, 3 * C,
@@ -429,17 +449,18 @@ def slopes(product: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 @mix_gradient.register_fake
-def _(asked, asked_active, product, bias, cos, sin, keys, heads, dropped, half, precision):
+def _(asked, asked_active, product, bias, cos, sin, kept, heads, half, precision):
     return slopes(product, bias)
 
 
 def keep_inputs(ctx, inputs, output):
-    """Keep what the gradient needs: what `mix` was given."""
-    product, bias, cos, sin, keys, *ctx.options = inputs
-    ctx.save_for_backward(product, bias, cos, sin, keys)
+    """Keep what the gradient needs: what `mix` was given, and the weights."""
+    product, bias, cos, sin, _, heads, _, half, precision = inputs
+    ctx.options = heads, half, precision
+    ctx.save_for_backward(product, bias, cos, sin, output[2])
 
 
-def gradient_of_inputs(ctx, asked, asked_active):
+def gradient_of_inputs(ctx, asked, asked_active, _):
     """Return gradients for ``product`` and ``bias``."""
     product, bias, *tables = ctx.saved_tensors
     gradient, sums = mix_gradient(asked, asked_active, product, bias, *tables, *ctx.options)

@@ -100,7 +100,7 @@ def block(
     normed = F.layer_norm(x, (C,)).to(entry[0].dtype)
     if precision and attend is None and not cut:
         product, bias = project(normed, entry[0]), entry[1].squeeze(1)
-        mixed, active = fused.mix(product, bias, *tables(T, angles), keys, heads, dropped, False, precision)
+        mixed, active, _ = fused.mix(product, bias, *tables(T, angles), keys, heads, dropped, False, precision)
     else:
         if cut:
             joint = project(normed, *(part[..., : 2 * C] for part in entry))
@@ -340,7 +340,7 @@ def evaluated(
             key = product[..., :C] + bias.unsqueeze(1)[..., :C]
             query = product[:, :, -1:, 2 * C : 3 * C] + bias.unsqueeze(1)[..., 2 * C : 3 * C]
             watch.keep(*(each.float().unflatten(-1, (heads, C // heads)) for each in (query, key)))
-        mixed, active = fused.mix(product, bias[:, 0, joint], *turns, None, heads, 0.0, False, precision)
+        mixed, active, _ = fused.mix(product, bias[:, 0, joint], *turns, None, heads, 0.0, False, precision)
         if last:
             x, mixed, normed = (each[:, :, -1:] for each in (x, mixed, normed))
             hidden = project(normed, weight[..., 3 * C :], bias[..., 3 * C :])
