@@ -44,6 +44,17 @@ def advance_keys(keys: Tensor, streams: int) -> Tensor:
     return keys + as_int32(streams * GOLDEN)
 
 
+def keys_of_layers(keys: Tensor, layers: int, masks: int) -> Tensor:
+    """Return the keys (L, E, 2) of layers with some masks each, `advance_keys` by those of the layers before.
+
+    >>> keys = torch.tensor([[3, 4]], dtype=torch.int32)
+    >>> torch.equal(keys_of_layers(keys, 6, 3)[5], advance_keys(keys, 15))
+    True
+    """
+    layer = torch.arange(layers, dtype=torch.int32, device=keys.device)
+    return keys + (layer * as_int32(masks * GOLDEN))[:, None, None]
+
+
 def hash32(x: Tensor) -> Tensor:
     """Return a hash of each int32: shifts, xors and products modulo 2³², so that every bit depends on every bit."""
     x = (x ^ ((x >> 16) & 0xFFFF)) * as_int32(0x7FEB352D)

@@ -142,6 +142,15 @@ class Ensemble(nn.Module):
         """Return the residual stream after all blocks by a way for evaluations alone, None where there is none."""
         return None
 
+    def learnt(
+        self, x: Tensor, cut: bool, dtype: torch.dtype, grown: float, keys: Tensor | None, precision: str
+    ) -> tuple[Tensor, list[tuple]] | None:
+        """Return the residual stream after some blocks by a way for training alone, and the weights of those left.
+
+        None where there is no such way. Keys (L, E, 2) are the layers'.
+        """
+        return None
+
     def compute(
         self,
         tokens: Tensor,
@@ -158,17 +167,20 @@ class Ensemble(nn.Module):
         compiling = tokens.is_cuda and torch.is_grad_enabled() and attend is None
         run, drop = (compiled(self.block), compiled(masked)) if compiling else (self.block, masked)
         precision = fused.precision(tokens.device, T, config.head_width, len(self.angles))
-        layers = self.layer_weights(dtype, grown)
+        keys = dropout.keys_of_layers(dropout_keys, config.layers, MASKS) if dropped else None
 
         x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
         if dropped:
             x = drop(x, dropout_keys, dropped)
-        cut = not all_positions and T > 1
+        cut, done = not all_positions and T > 1, None
+        if precision and attend is None and torch.is_grad_enabled():
+            done = self.learnt(x, cut, dtype, grown, keys, precision)
+        x, layers = done or (x, self.layer_weights(dtype, grown))
         if precision and not dropped and not torch.is_grad_enabled():
             done = self.evaluated(x, layers, cut, attend, precision)
             if done is not None:
                 x, layers = done, []
-        for layer, weights in enumerate(layers):
+        for layer, weights in enumerate(layers, config.layers - len(layers)):
             x = run(
                 x,
                 weights,
@@ -176,7 +188,7 @@ class Ensemble(nn.Module):
                 heads=config.heads,
                 cut=layer == config.layers - 1 and cut,
                 dropped=dropped,
-                keys=dropout.advance_keys(dropout_keys, MASKS * layer) if dropped else None,
+                keys=keys[layer] if dropped else None,
                 attend=None if attend is None else functools.partial(attend, layer),
                 precision=precision,
             )

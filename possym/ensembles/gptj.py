@@ -30,6 +30,7 @@ from possym.ensembles.attention import Attend, Watch, attention_of_block, tables
 from possym.ensembles.dropout import keep_mask
 from possym.ensembles.ensemble import Ensemble, Sizes, need_size, project
 from possym.ensembles.exchange import check_importable, check_kind, exported, read_from
+from possym.ensembles.trunk import Options, Trunk, Weights
 from possym.errors import ConfigError, UnsupportedModelError, needed
 from possym.rope import frequencies
 
@@ -159,20 +160,34 @@ class GPTJEnsemble(Ensemble):
         """Return the shapes of one member's parameters by name."""
         return parameter_shapes(config)
 
-    def layer_weights(self, dtype: torch.dtype, grown: float) -> list[tuple]:
-        """Return ``entry`` and ``output`` of each `block`."""
+    def stacked(self, dtype: torch.dtype, grown: float) -> Weights:
+        """Return the weights of all layers as products in ``dtype`` read them, with dropout's factor ``grown``."""
         # Weights of all layers at once, in an order that lets the last layer split off what all positions need.
         ordered = self.key, self.value, self.query, self.mlp_in
         entry, moved = folding.folded(self.norm_gain, self.norm_bias, dtype, *ordered)
-        entry = entry.unbind(1)  # (E, C, 7C) a layer at mlp_ratio 4
-        before = 3 * self.config.width
-        entry_bias = (moved + F.pad(self.mlp_in_bias, (before, 0))).to(dtype).unsqueeze(-2).unbind(1)  # (E, 1, 7C)
-        attention_output = folding.scaled(self.attention_output, grown**2, dtype).unbind(1)
-        mlp_output = folding.scaled(self.mlp_output, grown, dtype).unbind(1)
-        mlp_output_bias = (self.mlp_output_bias * grown).to(dtype).unsqueeze(-2).unbind(1)
-        entries = zip(entry, entry_bias, strict=True)
-        outputs = zip(attention_output, mlp_output, mlp_output_bias, strict=True)
-        return list(zip(entries, outputs, strict=True))
+        return Weights(
+            entry,
+            (moved + F.pad(self.mlp_in_bias, (3 * self.config.width, 0))).to(dtype),
+            folding.scaled(self.attention_output, grown**2, dtype),
+            folding.scaled(self.mlp_output, grown, dtype),
+            (self.mlp_output_bias * grown).to(dtype),
+        )
+
+    def layer_weights(self, dtype: torch.dtype, grown: float) -> list[tuple]:
+        """Return ``entry`` and ``output`` of each `block`."""
+        return [
+            of_block(*layer) for layer in zip(*(each.unbind(1) for each in self.stacked(dtype, grown)), strict=True)
+        ]
+
+    def learnt(
+        self, x: Tensor, cut: bool, dtype: torch.dtype, grown: float, keys: Tensor | None, precision: str
+    ) -> tuple[Tensor, list[tuple]]:
+        """Return the residual stream after all blocks but one that is cut, by kernels, and the latter's weights."""
+        dropped = self.config.dropout if keys is not None else 0.0
+        options = Options(cut, self.config.heads, dropped, precision)
+        turns = tables(x.shape[2], self.angles)
+        x, *last = Trunk.apply(x, *turns, keys, options, *self.stacked(dtype, grown))
+        return x, [of_block(*last)] * cut
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the logits (E, B, Q, V) of a residual stream (E, B, Q, C)."""
@@ -259,6 +274,11 @@ class GPTJEnsemble(Ensemble):
             init_std=theirs.initializer_range,
         )
         return cls.from_weights(config, read_from(transformers_tensors(model), cls.shapes(config)))
+
+
+def of_block(entry: Tensor, entry_bias: Tensor, attention: Tensor, mlp: Tensor, mlp_bias: Tensor) -> tuple:
+    """Return one layer's weights as `block` reads them, each bias (E, 1, …)."""
+    return (entry, entry_bias.unsqueeze(-2)), (attention, mlp, mlp_bias.unsqueeze(-2))
 
 
 def parameter_shapes(config: GPTJConfig) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,78 @@
+"""GPT-J's blocks by kernels, forward and back, against a computation place by place in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from possym.ensembles import fused
+from possym.ensembles.attention import tables
+from possym.ensembles.dropout import keep_mask, keys_by_step, keys_of_layers
+from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
+from possym.ensembles.streams import generator
+from possym.ensembles.trunk import Options, Trunk
+from possym.kernels import triton_available
+from possym.rope import frequencies
+
+from .test_fused import by_place
+
+
+@pytest.mark.parametrize("dtype, dropped", [(torch.float32, 0.0), (torch.float32, 0.1), (torch.bfloat16, 0.1)])
+@pytest.mark.parametrize(
+    "places, heads, width, inner, layers, cut",
+    [(17, 1, 128, 512, 3, True), (9, 2, 32, 200, 2, False), (3, 1, 64, 8, 2, True), (5, 1, 32, 8, 1, True)],
+)
+def test_values_and_gradients(device, places, heads, width, inner, layers, cut, dtype, dropped):
+    precision = fused.precision(torch.device(device), places, width, width // 2)
+    if precision is None:
+        assert not triton_available(torch.device(device))
+        return
+    E, L, B, C = 2, layers, 3, heads * width
+    source = torch.Generator().manual_seed(places)
+    shapes = [(C, 3 * C + inner), (3 * C + inner,), (C, C), (inner, C), (C,)]
+    given = [torch.randn(E, B, places, C, generator=source).to(device)]
+    for shape in shapes:
+        given.append((torch.randn(E, L, *shape, generator=source) / shape[0] ** 0.5).to(device, dtype))
+    keys = keys_by_step([generator(seed, "dropout") for seed in range(E)], 1)[0].to(device) if dropped else None
+    keys = keys_of_layers(keys, L, 3) if dropped else None
+    for each in given:
+        each.requires_grad_()
+    options = Options(cut, heads, dropped, precision)
+    found = Trunk.apply(given[0], *tables(places, frequencies(width).to(device)), keys, options, *given[1:])
+
+    x, *weights = exact = [each.detach().cpu().double().requires_grad_() for each in given]
+    for layer in range(L - cut):
+        entry, bias, attention, mlp, mlp_bias = (weight[:, layer] for weight in weights)
+        own = keys[layer].cpu() if dropped else None
+        joint = torch.einsum("ebtc,eco->ebto", F.layer_norm(x, (C,)), entry) + bias[:, None, None]
+        mixed = by_place(joint[..., : 3 * C], own, heads, width, "interleaved", dropped)
+        brought = [torch.einsum("ebtc,eco->ebto", mixed, attention)]
+        brought.append(torch.einsum("ebti,eic->ebtc", F.gelu(joint[..., 3 * C :]), mlp) + mlp_bias[:, None, None])
+        if dropped:
+            brought = [each * keep_mask(own, stream, (B, places, C), dropped) for stream, each in enumerate(brought, 2)]
+        x = x + sum(brought)
+    expected = x, *(weight[:, -1] for weight in weights)
+    asked = [torch.randn(each.shape, generator=source) for each in expected]
+    used = slice(None if cut else 1)  # a last layer's weights that a block reads are no one else's
+    on_device = [each.to(own) for each, own in zip(asked[used], found[used], strict=True)]
+    slopes = torch.autograd.grad(found[used], given, on_device)
+    asked = [each.double() for each in asked[used]]
+    exact_slopes = torch.autograd.grad(expected[used], exact, asked, allow_unused=True)
+    bound = 2e-2 if dtype == torch.bfloat16 else 1e-5
+    for ours, theirs in zip((*found, *slopes), (*expected, *exact_slopes), strict=True):
+        assert (ours.detach().cpu().double() - theirs.detach()).abs().max() < bound * theirs.detach().abs().max()
+
+
+@pytest.mark.parametrize("all_positions, places", [(True, 6), (False, 1)])
+def test_a_model_is_the_same_with_and_without_the_kernels(device, all_positions, places, monkeypatch):
+    model = GPTJEnsemble(GPTJConfig(20, layers=2, width=64, heads=2, dropout=0.2, init_std=0.3), [0, 1]).to(device)
+    tokens = torch.randint(20, (2, 4, places), generator=torch.Generator().manual_seed(0)).to(device)
+    keys = keys_by_step([generator(seed, "dropout") for seed in (0, 1)], 1)[0].to(device)
+
+    def run():
+        logits = model(tokens, dropout_keys=keys, all_positions=all_positions)
+        return [logits, *torch.autograd.grad(logits.square().sum(), list(model.parameters()))]
+
+    found = run()
+    monkeypatch.setattr(fused, "precision", lambda *sizes: None)
+    for ours, plain in zip(found, run(), strict=True):
+        assert (ours - plain).abs().max() <= 1e-4 * plain.abs().max()
