@@ -3,6 +3,8 @@
 - A block is three products, attention, GELU and `possym.ensembles.residual.add_and_norm`; its gradient six products,
   two kernels and one that leads to the block before. No compiler is needed, and no set-up.
 - Gradients of weights are written where the gradient of all layers' weights has them, so that nothing is stacked.
+- What the chain of blocks does not wait for is done beside it, on other streams of the GPU: gradients of weights, and
+  attention beside the MLP.
 - Of what lies between, products, GELU's values, normed rows and the attention's weights are kept for the gradient.
 
 Sizes: E members, L layers, B sequences, T positions, C width, I of the MLP.
@@ -10,6 +12,9 @@ Sizes: E members, L layers, B sequences, T positions, C width, I of the MLP.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -42,6 +47,42 @@ class Weights(NamedTuple):
     mlp_bias: Tensor
 
 
+class Branch:
+    """Work beside the chain: on a GPU another stream does it, elsewhere it is done at once.
+
+    What it reads and writes must live until the chain has waited for it.
+    """
+
+    def __init__(self, stream: torch.cuda.Stream | None):
+        """Keep the stream."""
+        self.stream = stream
+
+    @contextmanager
+    def forked(self) -> Iterator[None]:
+        """Do what is asked within beside the chain, after what the chain has been asked so far."""
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        with torch.cuda.stream(self.stream):
+            yield
+
+    def asked(self) -> torch.cuda.Event | None:
+        """Return a mark behind all that has been asked so far."""
+        return None if self.stream is None else self.stream.record_event()
+
+    def join(self, mark: torch.cuda.Event | None) -> None:
+        """Let the chain wait for what is before a mark."""
+        if mark is not None:
+            torch.cuda.current_stream(self.stream.device).wait_event(mark)
+
+
+@functools.cache
+def branch(device: torch.device, number: int) -> Branch:
+    """Return one of a device's branches, always the same."""
+    return Branch(torch.cuda.Stream(device) if device.type == "cuda" else None)
+
+
 class Trunk(torch.autograd.Function):
     """Return the residual stream after the blocks, and each weight of the last layer.
 
@@ -67,6 +108,7 @@ class Trunk(torch.autograd.Function):
         blocks = given.entry.shape[1] - options.cut
         of_layer = [None] * blocks if keys is None else keys
         dtype, dropped = given.entry.dtype, options.dropped
+        beside = branch(x.device, 0)
         for layer in range(blocks):
             entry, bias, attention, mlp, mlp_bias = (each[:, layer] for each in given)
             normed, scales = x.new_empty(x.shape, dtype=dtype), x.new_empty(E, B, T)
@@ -78,22 +120,17 @@ class Trunk(torch.autograd.Function):
             stream = total
             product = (normed.flatten(1, 2) @ entry).unflatten(1, (B, T))
             mixed, active, chosen = fused.outputs(product, cos, options.heads)
-            fused.launch_mixing(
-                product,
-                bias,
-                cos,
-                sin,
-                of_layer[layer],
-                options.heads,
-                dropped,
-                False,
-                options.precision,
-                mixed,
-                chosen,
-            )
+            attended = torch.empty_like(normed).flatten(1, 2)
+            with beside.forked():
+                fused.launch_mixing(
+                    product, bias, cos, sin, of_layer[layer], options.heads, dropped, False, options.precision, mixed,
+                    chosen,
+                )  # fmt: skip
+                torch.bmm(mixed.flatten(1, 2), attention, out=attended)
+                mark = beside.asked()
             fused.launch_gelu(fused.gelu_kernel, product, bias, 3 * C, active, active.shape[-1])
-            attended, processed = mixed.flatten(1, 2) @ attention, active.flatten(1, 2) @ mlp
-            brought = attended, processed, mlp_bias
+            brought = attended, active.flatten(1, 2) @ mlp, mlp_bias
+            beside.join(mark)
             kept += [normed, scales, product, chosen, mixed, active]
         if blocks:
             total = torch.empty_like(x) if stream is x else stream
@@ -114,38 +151,65 @@ class Trunk(torch.autograd.Function):
         blocks = given.entry.shape[1] - cut
         of_layer = [None] * blocks if keys is None else keys
         slopes = Weights(*(torch.empty_like(each) for each in given))
+        beside, behind = branch(asked.device, 0), branch(asked.device, 1)
         if cut:
-            for slope, last in zip(slopes, asked_last, strict=True):
-                slope[:, -1].copy_(last)
+            with behind.forked():
+                for slope, last in zip(slopes, asked_last, strict=True):
+                    slope[:, -1].copy_(last)
+        # What the branch behind reads is written anew two blocks later, when the chain has waited for it.
+        rooms = [room(kept[:6], given.entry_bias[:, 0]) for _ in range(min(blocks, 2))]
+        marks: list[torch.cuda.Event | None] = [None, None]
+        sums_of_entries, sums_of_outputs = (
+            each.new_empty(blocks, *each.shape[::2], dtype=torch.float32)
+            for each in (slopes.entry_bias, slopes.mlp_bias)
+        )
         slope, norm = asked.contiguous(), None
         for layer in reversed(range(blocks)):
             entry, bias, attention, mlp, _ = (each[:, layer] for each in given)
-            entry_slope, bias_slope, attention_slope, mlp_slope, mlp_bias_slope = (each[:, layer] for each in slopes)
             normed, scales, product, chosen, mixed, active = kept[6 * layer : 6 * layer + 6]
-            attended, processed = torch.empty_like(normed), torch.empty_like(normed)
-            back, sums = fused.slopes(product, bias)
-            brought = attended, processed, residual.sums_of(normed)
+            behind.join(marks[layer % 2])
+            attended, processed, sums_brought, back, sums, asked_mixed = rooms[layer % 2]
             total = slope if norm is None or layer < blocks - 2 else torch.empty_like(slope)
+            brought = attended, processed, sums_brought
             residual.gradient(slope, norm, brought, total=total, keys=of_layer[layer], dropped=dropped)
             slope = total
             attended, processed = attended.flatten(1, 2), processed.flatten(1, 2)
-            asked_mixed = (attended @ attention.mT).view_as(mixed)
-            fused.launch_attention(
-                fused.backward_kernel, product, bias, cos, sin, heads, False, precision, chosen, asked_mixed, back, sums
-            )
+            with beside.forked():
+                torch.bmm(attended, attention.mT, out=asked_mixed.flatten(1, 2))
+                fused.launch_attention(
+                    fused.backward_kernel, product, bias, cos, sin, heads, False, precision, chosen, asked_mixed, back,
+                    sums,
+                )  # fmt: skip
+                mark = beside.asked()
+            with behind.forked():
+                torch.bmm(mixed.flatten(1, 2).mT, attended, out=slopes.attention[:, layer])
+                torch.bmm(active.flatten(1, 2).mT, processed, out=slopes.mlp[:, layer])
+                torch.sum(sums_brought, 1, out=sums_of_outputs[layer])
             asked_active = (processed @ mlp.mT).view_as(active)
             fused.launch_gelu(
                 fused.gelu_gradient_kernel, product, bias, 3 * C, asked_active, back[..., 3 * C :], sums[..., 3 * C :]
             )
+            beside.join(mark)
             rows = back.flatten(1, 2)
-            torch.bmm(mixed.flatten(1, 2).mT, attended, out=attention_slope)
-            torch.bmm(active.flatten(1, 2).mT, processed, out=mlp_slope)
-            torch.bmm(normed.flatten(1, 2).mT, rows, out=entry_slope)
-            mlp_bias_slope.copy_(brought[2].sum(1))
-            bias_slope.copy_(sums.sum(1))
+            with behind.forked():
+                torch.bmm(normed.flatten(1, 2).mT, rows, out=slopes.entry[:, layer])
+                torch.sum(sums, 1, out=sums_of_entries[layer])
+                marks[layer % 2] = behind.asked()
             norm = (rows @ entry.mT).view_as(normed), normed, scales
         if norm is not None:
             total = torch.empty_like(slope)
             residual.gradient(slope, norm, None, total=total)
             slope = total
+        with behind.forked():
+            slopes.entry_bias[:, :blocks].copy_(sums_of_entries.transpose(0, 1))
+            slopes.mlp_bias[:, :blocks].copy_(sums_of_outputs.transpose(0, 1))
+            mark = behind.asked()
+        behind.join(mark)
         return slope, None, None, None, None, *slopes
+
+
+def room(kept: list[Tensor], bias: Tensor) -> tuple[Tensor, ...]:
+    """Return room for what one block's gradients of weights are made of, and that of what attention mixed."""
+    normed, _, product, _, mixed, _ = kept
+    attended, processed = torch.empty_like(normed), torch.empty_like(normed)
+    return attended, processed, residual.sums_of(normed), *fused.slopes(product, bias), torch.empty_like(mixed)
