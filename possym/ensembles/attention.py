@@ -66,7 +66,7 @@ def attention_of_block(
     """
     (E, B, T, _), (Q, C) = joint.shape, query.shape[2:]
     if precision and attend is None and Q == T:
-        return fused.mix(joint, None, *tables(T, angles), keys, heads, dropped, layout == "half", precision)[0]
+        return fused.mix(joint, *tables(T, angles), keys, heads, dropped, layout == "half", precision)[0]
     key, value = joint[..., : 2 * C].chunk(2, -1)
     contents = [each.float().unflatten(-1, (heads, C // heads)) for each in (query, key, value)]
     if attend is not None:

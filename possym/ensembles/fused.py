@@ -1,4 +1,4 @@
-"""What a block does between its products, as Triton kernels: attention of short sequences, GELU, and the next norm.
+"""What a block does between its products, as Triton kernels: attention of short sequences, and GELU.
 
 - `precision` says whether a model's blocks can go this way: where Triton runs, up to `PLACES` positions, all
   planes turned. Elsewhere `possym.ensembles.attention.causal_attention` does the same in several steps.
@@ -7,7 +7,7 @@
   bytes a place.
 - The bias of that product is added where its columns are read: a batched product would copy it to every row before.
 - The dropout masks are those of `possym.ensembles.dropout`, bit for bit.
-- `mix` is attention and GELU, with gradients; `add_and_norm`, for evaluations alone, leads from a block to the next.
+- `mix` is attention with its gradient, `mixed_and_active` both for evaluations; `possym.ensembles.trunk` trains.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from possym.kernels import device_context, in_rows, jit, tl, triton, triton_avai
 PLACES = 64
 STREAM = 1  # of a block's masks, the one of its attention weights
 SIZE = 16  # planes worked on at a time: with more, registers spill
+LENGTH = 16  # rows that a program of GELU works on
 
 
 def precision(device: torch.device, places: int, width: int, planes: int) -> str | None:
@@ -188,7 +189,7 @@ def backward_kernel(
     stays = weights > 0
     weights = tl.abs(weights)
     gradient += first * whole + head * WIDTH
-    sums += sequence.to(tl.int64) * whole + head * WIDTH
+    sums += sequence.to(tl.int64) * (3 * HEADS * WIDTH) + head * WIDTH
     dropped = tl.trans(tl.where(stays, weights, 0.0))
     change = tl.zeros((ROWS, ROWS), tl.float32)
     for chunk in range(0, WIDTH, 2 * SIZE):
@@ -236,77 +237,47 @@ def gelu_and_slope(x):
 
 @jit
 def gelu_kernel(
-    hidden, bias, active, width, inner, sequences, stride, step, whole,
-    LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BIASED: tl.constexpr,
+    hidden, bias, active, width, inner, each, stride, step,
+    LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write GELU of some columns of one sequence, to rows ``width`` apart."""
-    parts = tl.cdiv(inner, COLUMNS)
-    sequence = tl.program_id(0) // parts
-    columns = (tl.program_id(0) % parts) * COLUMNS + tl.arange(0, COLUMNS)
-    first = sequence.to(tl.int64) * LENGTH
-    hidden += first * stride
-    bias += (sequence // sequences) * step
+    """Write GELU of some columns of some rows of one member, to rows ``width`` apart."""
+    parts, across = tl.cdiv(each, LENGTH), tl.cdiv(inner, COLUMNS)
+    member, part = tl.program_id(0) // (parts * across), (tl.program_id(0) // across) % parts
+    columns = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
+    there = columns < inner
+    added = tl.load(bias + member * step + columns, mask=there, other=0.0)[None, :].to(tl.float32)
+    first = member.to(tl.int64) * each
     for row in tl.static_range(0, LENGTH, ROWS):
-        rows = row + tl.arange(0, ROWS)
-        inside = (rows[:, None] < LENGTH) & (columns[None, :] < inner)
-        x = tl.load(hidden + rows[:, None] * stride + columns[None, :], mask=inside, other=0.0).to(tl.float32)
-        if BIASED:
-            x += tl.load(bias + columns, mask=columns < inner, other=0.0)[None, :].to(tl.float32)
-        x, _ = gelu_and_slope(x)
+        rows = part * LENGTH + row + tl.arange(0, ROWS)
+        inside = (rows[:, None] < each) & there[None, :]
+        x = tl.load(hidden + (first + rows[:, None]) * stride + columns[None, :], mask=inside, other=0.0)
+        x, _ = gelu_and_slope(x.to(tl.float32) + added)
         tl.store(active + (first + rows[:, None]) * width + columns[None, :], x, mask=inside)
 
 
 @jit
 def gelu_gradient_kernel(
-    hidden, bias, asked, gradient, sums, inner, sequences, stride, step, whole,
-    LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BIASED: tl.constexpr,
+    hidden, bias, asked, gradient, sums, inner, each, stride, step, whole,
+    LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of some columns of one sequence before GELU, and its sum over positions."""
-    parts = tl.cdiv(inner, COLUMNS)
-    sequence = tl.program_id(0) // parts
-    columns = (tl.program_id(0) % parts) * COLUMNS + tl.arange(0, COLUMNS)
-    first = sequence.to(tl.int64) * LENGTH
-    hidden += first * stride
-    gradient += first * whole
-    asked += first * inner
-    bias += (sequence // sequences) * step
+    """Write the gradient of some columns of some rows of one member before GELU, and its sum over the rows."""
+    parts, across = tl.cdiv(each, LENGTH), tl.cdiv(inner, COLUMNS)
+    member, part = tl.program_id(0) // (parts * across), (tl.program_id(0) // across) % parts
+    columns = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
+    there = columns < inner
+    added = tl.load(bias + member * step + columns, mask=there, other=0.0)[None, :].to(tl.float32)
+    first = member.to(tl.int64) * each
     total = tl.zeros((COLUMNS,), tl.float32)
     for row in tl.static_range(0, LENGTH, ROWS):
-        rows = row + tl.arange(0, ROWS)
-        inside = (rows[:, None] < LENGTH) & (columns[None, :] < inner)
-        x = tl.load(hidden + rows[:, None] * stride + columns[None, :], mask=inside, other=0.0).to(tl.float32)
-        above = tl.load(asked + rows[:, None] * inner + columns[None, :], mask=inside, other=0.0).to(tl.float32)
-        if BIASED:
-            x += tl.load(bias + columns, mask=columns < inner, other=0.0)[None, :].to(tl.float32)
-        _, slope = gelu_and_slope(x)
-        tl.store(gradient + rows[:, None] * whole + columns[None, :], above * slope, mask=inside)
-        total += tl.sum(above * slope, 0)
-    if BIASED:
-        tl.store(sums + sequence.to(tl.int64) * whole + columns, total, mask=columns < inner)
-
-
-@jit
-def norm_kernel(
-    x, attended, processed, bias, normed, width, each, step, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    ADDING: tl.constexpr,
-):  # fmt: skip
-    """Add to some rows of one member's residual stream what a block brought, and write them normed."""
-    parts = tl.cdiv(each, ROWS)
-    member = tl.program_id(0) // parts
-    rows = (tl.program_id(0) % parts) * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, COLUMNS)
-    there = columns[None, :] < width
-    inside = (rows[:, None] < each) & there
-    place = (member.to(tl.int64) * each + rows[:, None]) * width + columns[None, :]
-    value = tl.load(x + place, mask=inside, other=0.0)
-    if ADDING:
-        value += tl.load(attended + place, mask=inside, other=0.0).to(tl.float32)
-        value += tl.load(processed + place, mask=inside, other=0.0).to(tl.float32)
-        value += tl.load(bias + member * step + columns, mask=columns < width, other=0.0)[None, :].to(tl.float32)
-        tl.store(x + place, value, mask=inside)
-    value = tl.where(there, value - tl.sum(value, 1)[:, None] / width, 0.0)
-    value *= tl.rsqrt(tl.sum(value * value, 1)[:, None] / width + 1e-5)
-    tl.store(normed + place, value, mask=inside)
+        rows = part * LENGTH + row + tl.arange(0, ROWS)
+        inside = (rows[:, None] < each) & there[None, :]
+        x = tl.load(hidden + (first + rows[:, None]) * stride + columns[None, :], mask=inside, other=0.0)
+        above = tl.load(asked + (first + rows[:, None]) * inner + columns[None, :], mask=inside, other=0.0)
+        _, slope = gelu_and_slope(x.to(tl.float32) + added)
+        slope *= above.to(tl.float32)
+        tl.store(gradient + (first + rows[:, None]) * whole + columns[None, :], slope, mask=inside)
+        total += tl.sum(slope, 0)
+    tl.store(sums + (member * parts + part).to(tl.int64) * inner + columns, total, mask=there)
 
 
 def launch_attention(
@@ -337,30 +308,52 @@ def launch_mixing(
     )  # fmt: skip
 
 
-def launch_gelu(kernel, product: Tensor, bias: Tensor | None, first: int, *given: Tensor | int) -> None:
-    """Run a kernel of GELU over the columns of all sequences from ``first`` on."""
+def launch_gelu(kernel, product: Tensor, bias: Tensor, first: int, *given: Tensor | int) -> None:
+    """Run a kernel of GELU over the columns of all rows from ``first`` on."""
     E, B, T, whole = product.shape
     inner = whole - first
-    if not inner:
-        return
     columns = min(512, triton.next_power_of_2(inner))
     with device_context(product):
-        kernel[(E * B * triton.cdiv(inner, columns),)](
-            product[..., first:], product if bias is None else bias[:, first:], *given,
-            inner, B, product.stride(2), 0 if bias is None else bias.stride(0), whole,
-            LENGTH=T, ROWS=4, COLUMNS=columns, BIASED=bias is not None, num_warps=4,
+        kernel[(E * triton.cdiv(B * T, LENGTH) * triton.cdiv(inner, columns),)](
+            product[..., first:], bias[:, first:], *given, inner, B * T, product.stride(2), bias.stride(0),
+            *[whole] * (kernel is gelu_gradient_kernel), LENGTH=LENGTH, ROWS=4, COLUMNS=columns, num_warps=4,
         )  # fmt: skip
+
+
+def mixed_and_active(
+    product: Tensor, bias: Tensor, cos: Tensor, sin: Tensor, heads: int, precision: str
+) -> tuple[Tensor, Tensor]:
+    """Return what a block's attention mixes (E, B, T, C), and GELU of the rest (E, B, T, I), without dropout.
+
+    Args:
+        product: (E, B, T, 3C + I) keys, values and queries before rotation, and what GELU is taken of; I may be 0.
+        bias: (E, 3C + I) to add to it first, each member's in a row.
+        cos, sin, heads, precision: see `mix`.
+    """
+    product = in_rows(product)
+    mixed, active, kept = outputs(product, cos, heads)
+    launch_mixing(product, bias, cos, sin, None, heads, 0.0, False, precision, mixed, kept)
+    if active.numel():
+        launch_gelu(gelu_kernel, product, bias, 3 * mixed.shape[-1], active, active.shape[-1])
+    return mixed, active
+
+
+def outputs(product: Tensor, cos: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return room for what attention mixes, GELU of the rest, and the attention's weights, see `mix`."""
+    E, B, T, whole = product.shape
+    C = 2 * cos.shape[1] * heads
+    mixed, active = (product.new_empty(E, B, T, width) for width in (C, whole - 3 * C))
+    return mixed, active, product.new_empty(E * B * heads, T, T, dtype=torch.float32)
 
 
 @torch.library.custom_op(
     "possym::mix",
     mutates_args=(),
-    schema="(Tensor product, Tensor? bias, Tensor cos, Tensor sin, Tensor? keys, int heads, float dropped, bool half, "
-    "str precision) -> (Tensor, Tensor, Tensor)",
+    schema="(Tensor product, Tensor cos, Tensor sin, Tensor? keys, int heads, float dropped, bool half, str precision)"
+    " -> (Tensor, Tensor)",
 )
 def mix(
     product: Tensor,
-    bias: Tensor | None,
     cos: Tensor,
     sin: Tensor,
     keys: Tensor | None,
@@ -368,16 +361,14 @@ def mix(
     dropped: float,
     half: bool,
     precision: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what a block's attention mixes (E, B, T, C), GELU of the rest (E, B, T, I), and the attention's weights.
+) -> tuple[Tensor, Tensor]:
+    """Return what a block's attention mixes (E, B, T, C), and its weights (E·B·H, T, T) for the gradient.
 
-    The weights (E·B·H, T, T) are for the gradient, negative where dropout drops them.
-
-    The attention is `possym.ensembles.attention.causal_attention` with the block's masks.
+    The attention is `possym.ensembles.attention.causal_attention` with the block's masks. Weights that dropout drops
+    are negative.
 
     Args:
-        product: (E, B, T, 3C + I) keys, values and queries before rotation, and what GELU is taken of; I may be 0.
-        bias: (E, 3C + I) to add to it first, each member's in a row.
+        product: (E, B, T, 3C) keys, values and queries before rotation.
         cos, sin: (T, D/2) float32 of each position's angles: all planes turn.
         keys: (E, 2) int32 of the block's dropout, None where nothing is dropped.
         heads: H; D = C/H is a power of two from 32, since a tile's products sum over D/2 or more.
@@ -386,104 +377,56 @@ def mix(
         precision: of the products, ``"tf32"``, or ``"tf32x3"`` where that of float32 is wanted.
     """
     product = in_rows(product)
-    mixed, active, kept = outputs(product, cos, heads)
-    launch_mixing(product, bias, cos, sin, keys, heads, dropped, half, precision, mixed, kept)
-    launch_gelu(gelu_kernel, product, bias, 3 * mixed.shape[-1], active, active.shape[-1])
-    return mixed, active, kept
-
-
-def outputs(product: Tensor, cos: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return room for what `mix` returns."""
-    E, B, T, whole = product.shape
-    C = 2 * cos.shape[1] * heads
-    mixed, active = (product.new_empty(E, B, T, width) for width in (C, whole - 3 * C))
-    return mixed, active, product.new_empty(E * B * heads, T, T, dtype=torch.float32)
+    mixed, _, kept = outputs(product, cos, heads)
+    launch_mixing(product, None, cos, sin, keys, heads, dropped, half, precision, mixed, kept)
+    return mixed, kept
 
 
 @mix.register_fake
-def _(product, bias, cos, sin, keys, heads, dropped, half, precision):
-    return outputs(product, cos, heads)
+def _(product, cos, sin, keys, heads, dropped, half, precision):
+    return outputs(product, cos, heads)[::2]
 
 
 @torch.library.custom_op(
     "possym::mix_gradient",
     mutates_args=(),
-    schema="(Tensor asked, Tensor asked_active, Tensor product, Tensor? bias, Tensor cos, Tensor sin, Tensor kept, "
-    "int heads, bool half, str precision) -> (Tensor, Tensor)",
+    schema="(Tensor asked, Tensor product, Tensor cos, Tensor sin, Tensor kept, int heads, bool half, str precision)"
+    " -> Tensor",
 )
 def mix_gradient(
     asked: Tensor,
-    asked_active: Tensor,
     product: Tensor,
-    bias: Tensor | None,
     cos: Tensor,
     sin: Tensor,
     kept: Tensor,
     heads: int,
     half: bool,
     precision: str,
-) -> tuple[Tensor, Tensor]:
-    """Return the gradient of ``product`` for those of what `mix` returned, and its sums over positions (E, B, 3C + I).
-
-    There are sums, in float32, where there is a bias.
-    """
+) -> Tensor:
+    """Return the gradient of ``product`` for that of what `mix` mixed."""
     product = in_rows(product)
-    gradient, sums = slopes(product, bias)
-    C = asked.shape[-1]
+    gradient = product.new_empty(product.shape)
     launch_attention(
-        backward_kernel, product, bias, cos, sin, heads, half, precision,
-        kept, asked.contiguous(), gradient, sums,
-    )  # fmt: skip
-    launch_gelu(
-        gelu_gradient_kernel, product, bias, 3 * C,
-        asked_active.contiguous(), gradient[..., 3 * C :], sums if bias is None else sums[..., 3 * C :],
-    )  # fmt: skip
-    return gradient, sums
-
-
-def slopes(product: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return room for what `mix_gradient` returns."""
-    E, B, _, whole = product.shape
-    shape = (0,) if bias is None else (E, B, whole)
-    return product.new_empty(product.shape), product.new_empty(shape, dtype=torch.float32)
+        backward_kernel, product, None, cos, sin, heads, half, precision, kept, asked.contiguous(), gradient, gradient
+    )
+    return gradient
 
 
 @mix_gradient.register_fake
-def _(asked, asked_active, product, bias, cos, sin, kept, heads, half, precision):
-    return slopes(product, bias)
+def _(asked, product, cos, sin, kept, heads, half, precision):
+    return product.new_empty(product.shape)
 
 
 def keep_inputs(ctx, inputs, output):
     """Keep what the gradient needs: what `mix` was given, and the weights."""
-    product, bias, cos, sin, _, heads, _, half, precision = inputs
+    product, cos, sin, _, heads, _, half, precision = inputs
     ctx.options = heads, half, precision
-    ctx.save_for_backward(product, bias, cos, sin, output[2])
+    ctx.save_for_backward(product, cos, sin, output[1])
 
 
-def gradient_of_inputs(ctx, asked, asked_active, _):
-    """Return gradients for ``product`` and ``bias``."""
-    product, bias, *tables = ctx.saved_tensors
-    gradient, sums = mix_gradient(asked, asked_active, product, bias, *tables, *ctx.options)
-    return gradient, None if bias is None else sums.sum(1).to(bias.dtype), *[None] * 7
+def gradient_of_inputs(ctx, asked, _):
+    """Return the gradient for ``product``."""
+    return mix_gradient(asked, *ctx.saved_tensors, *ctx.options), *[None] * 7
 
 
 mix.register_autograd(gradient_of_inputs, setup_context=keep_inputs)
-
-
-def add_and_norm(x: Tensor, dtype: torch.dtype, *brought: Tensor) -> Tensor:
-    """Add to the residual stream what a block brought, in place, and return its LayerNorm without gain and bias.
-
-    Args:
-        x: (E, B, T, C) float32, contiguous.
-        dtype: of what is returned.
-        brought: nothing, or what attention and MLP brought, (E, B, T, C) and contiguous, and the MLP's bias (E, C).
-    """
-    E, B, T, C = x.shape
-    attended, processed, bias = brought or (x, x, x)
-    normed = torch.empty_like(x, dtype=dtype)
-    with device_context(x):
-        norm_kernel[(E * triton.cdiv(B * T, 8),)](
-            x, attended, processed, bias, normed, C, B * T, bias.stride(0),
-            ROWS=8, COLUMNS=triton.next_power_of_2(C), ADDING=bool(brought), num_warps=4,
-        )  # fmt: skip
-    return normed

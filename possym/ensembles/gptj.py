@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from possym.ensembles import folding, fused
+from possym.ensembles import folding, fused, residual
 from possym.ensembles.attention import Attend, Watch, attention_of_block, tables
 from possym.ensembles.dropout import keep_mask
 from possym.ensembles.ensemble import Ensemble, Sizes, need_size, project
@@ -99,33 +99,28 @@ def block(
     entry, output = weights
     _, B, T, C = x.shape
     normed = F.layer_norm(x, (C,)).to(entry[0].dtype)
-    if precision and attend is None and not cut:
-        product, bias = project(normed, entry[0]), entry[1].squeeze(1)
-        mixed, active, _ = fused.mix(product, bias, *tables(T, angles), keys, heads, dropped, False, precision)
+    if cut:
+        joint = project(normed, *(part[..., : 2 * C] for part in entry))
+        asked = project(normed[:, :, -1:], *(part[..., 2 * C :] for part in entry))
+        query, hidden = asked.split([C, asked.shape[-1] - C], -1)
+        x = x[:, :, -1:]
     else:
-        if cut:
-            joint = project(normed, *(part[..., : 2 * C] for part in entry))
-            asked = project(normed[:, :, -1:], *(part[..., 2 * C :] for part in entry))
-            query, hidden = asked.split([C, asked.shape[-1] - C], -1)
-            x = x[:, :, -1:]
-        else:
-            product = project(normed, *entry)
-            joint, hidden = product.split([3 * C, product.shape[-1] - 3 * C], -1)
-            query = joint[..., 2 * C :]
-        mixed = attention_of_block(
-            joint,
-            query,
-            angles,
-            heads=heads,
-            layout="interleaved",
-            dropped=dropped,
-            keys=keys,
-            attend=attend,
-            precision=None,
-        )
-        active = F.gelu(hidden)
+        product = project(normed, *entry)
+        joint, hidden = product.split([3 * C, product.shape[-1] - 3 * C], -1)
+        query = joint[..., 2 * C :]
+    mixed = attention_of_block(
+        joint,
+        query,
+        angles,
+        heads=heads,
+        layout="interleaved",
+        dropped=dropped,
+        keys=keys,
+        attend=attend,
+        precision=precision,
+    )
     attended = project(mixed, output[0])
-    processed = project(active, output[1], output[2])
+    processed = project(F.gelu(hidden), output[1], output[2])
     if dropped:
         attended = attended * keep_mask(keys, 2, (B, T, C), dropped)[:, :, -x.shape[2] :]
         processed = processed * keep_mask(keys, 3, (B, T, C), dropped)[:, :, -x.shape[2] :]
@@ -351,7 +346,8 @@ def evaluated(
         precision: see `possym.ensembles.attention.attention_of_block`.
     """
     C, turns = x.shape[-1], tables(x.shape[2], angles)
-    normed = fused.add_and_norm(x, layers[0][0][0].dtype)
+    normed = torch.empty_like(x, dtype=layers[0][0][0].dtype)
+    residual.add_and_norm(x, None, normed=normed)
     for layer, ((weight, bias), output) in enumerate(layers):
         last = cut and layer == len(layers) - 1
         joint = slice(3 * C if last else None)
@@ -360,11 +356,11 @@ def evaluated(
             key = product[..., :C] + bias.unsqueeze(1)[..., :C]
             query = product[:, :, -1:, 2 * C : 3 * C] + bias.unsqueeze(1)[..., 2 * C : 3 * C]
             watch.keep(*(each.float().unflatten(-1, (heads, C // heads)) for each in (query, key)))
-        mixed, active, _ = fused.mix(product, bias[:, 0, joint], *turns, None, heads, 0.0, False, precision)
+        mixed, active = fused.mixed_and_active(product, bias[:, 0, joint], *turns, heads, precision)
         if last:
             x, mixed, normed = (each[:, :, -1:] for each in (x, mixed, normed))
             hidden = project(normed, weight[..., 3 * C :], bias[..., 3 * C :])
             return x + project(mixed, output[0]) + project(F.gelu(hidden), *output[1:])
         brought = project(mixed, output[0]), project(active, output[1]), output[2].squeeze(1)
-        normed = fused.add_and_norm(x, normed.dtype, *brought)
+        residual.add_and_norm(x, brought, total=x, normed=normed)
     return x

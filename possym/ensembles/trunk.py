@@ -157,9 +157,9 @@ class Trunk(torch.autograd.Function):
                 for slope, last in zip(slopes, asked_last, strict=True):
                     slope[:, -1].copy_(last)
         # What the branch behind reads is written anew two blocks later, when the chain has waited for it.
-        rooms = [room(kept[:6], given.entry_bias[:, 0]) for _ in range(min(blocks, 2))]
+        rooms = [room(kept[:6]) for _ in range(min(blocks, 2))]
         marks: list[torch.cuda.Event | None] = [None, None]
-        sums_of_entries, sums_of_outputs = (
+        of_entries, of_outputs = (
             each.new_empty(blocks, *each.shape[::2], dtype=torch.float32)
             for each in (slopes.entry_bias, slopes.mlp_bias)
         )
@@ -168,32 +168,34 @@ class Trunk(torch.autograd.Function):
             entry, bias, attention, mlp, _ = (each[:, layer] for each in given)
             normed, scales, product, chosen, mixed, active = kept[6 * layer : 6 * layer + 6]
             behind.join(marks[layer % 2])
-            attended, processed, sums_brought, back, sums, asked_mixed = rooms[layer % 2]
+            attended, processed, back, asked_mixed, *sums = rooms[layer % 2]
             total = slope if norm is None or layer < blocks - 2 else torch.empty_like(slope)
-            brought = attended, processed, sums_brought
-            residual.gradient(slope, norm, brought, total=total, keys=of_layer[layer], dropped=dropped)
+            residual.gradient(
+                slope, norm, (attended, processed, sums[2]), total=total, keys=of_layer[layer], dropped=dropped
+            )
             slope = total
             attended, processed = attended.flatten(1, 2), processed.flatten(1, 2)
             with beside.forked():
                 torch.bmm(attended, attention.mT, out=asked_mixed.flatten(1, 2))
                 fused.launch_attention(
                     fused.backward_kernel, product, bias, cos, sin, heads, False, precision, chosen, asked_mixed, back,
-                    sums,
+                    sums[0],
                 )  # fmt: skip
                 mark = beside.asked()
             with behind.forked():
                 torch.bmm(mixed.flatten(1, 2).mT, attended, out=slopes.attention[:, layer])
                 torch.bmm(active.flatten(1, 2).mT, processed, out=slopes.mlp[:, layer])
-                torch.sum(sums_brought, 1, out=sums_of_outputs[layer])
+                torch.sum(sums[2], 1, out=of_outputs[layer])
             asked_active = (processed @ mlp.mT).view_as(active)
             fused.launch_gelu(
-                fused.gelu_gradient_kernel, product, bias, 3 * C, asked_active, back[..., 3 * C :], sums[..., 3 * C :]
+                fused.gelu_gradient_kernel, product, bias, 3 * C, asked_active, back[..., 3 * C :], sums[1]
             )
             beside.join(mark)
             rows = back.flatten(1, 2)
             with behind.forked():
                 torch.bmm(normed.flatten(1, 2).mT, rows, out=slopes.entry[:, layer])
-                torch.sum(sums, 1, out=sums_of_entries[layer])
+                torch.sum(sums[0], 1, out=of_entries[layer, :, : 3 * C])
+                torch.sum(sums[1], 1, out=of_entries[layer, :, 3 * C :])
                 marks[layer % 2] = behind.asked()
             norm = (rows @ entry.mT).view_as(normed), normed, scales
         if norm is not None:
@@ -201,15 +203,24 @@ class Trunk(torch.autograd.Function):
             residual.gradient(slope, norm, None, total=total)
             slope = total
         with behind.forked():
-            slopes.entry_bias[:, :blocks].copy_(sums_of_entries.transpose(0, 1))
-            slopes.mlp_bias[:, :blocks].copy_(sums_of_outputs.transpose(0, 1))
+            slopes.entry_bias[:, :blocks].copy_(of_entries.transpose(0, 1))
+            slopes.mlp_bias[:, :blocks].copy_(of_outputs.transpose(0, 1))
             mark = behind.asked()
         behind.join(mark)
         return slope, None, None, None, None, *slopes
 
 
-def room(kept: list[Tensor], bias: Tensor) -> tuple[Tensor, ...]:
-    """Return room for what one block's gradients of weights are made of, and that of what attention mixed."""
-    normed, _, product, _, mixed, _ = kept
-    attended, processed = torch.empty_like(normed), torch.empty_like(normed)
-    return attended, processed, residual.sums_of(normed), *fused.slopes(product, bias), torch.empty_like(mixed)
+def room(kept: list[Tensor]) -> tuple[Tensor, ...]:
+    """Return room for gradients within a block, and for sums over rows.
+
+    The gradients are those of what attention and MLP bring, of the first product, and of what attention mixes; the sums
+    those of the latter's and GELU's columns of the first product, and of what the MLP brings.
+    """
+    normed, _, product, _, mixed, active = kept
+    E, B, T, C = mixed.shape
+    sums = [
+        product.new_empty(E, rows, columns, dtype=torch.float32)
+        for rows, columns in ((B, 3 * C), (-(-B * T // fused.LENGTH), active.shape[3]))
+    ]
+    likes = normed, normed, product, mixed
+    return *(torch.empty_like(each) for each in likes), *sums, residual.sums_of(normed)
