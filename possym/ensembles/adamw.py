@@ -9,14 +9,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from possym.ensembles.branches import branch
 from possym.kernels import device_context, jit, tl, triton, triton_available
 
 BLOCK = 1024  # values a program works on
+FEW = 2**15  # values of a member whose kernels leave most of a GPU idle
 
 
 @jit
@@ -70,11 +73,14 @@ def norms(gradients: Sequence[Tensor]) -> Tensor:
     members = len(views[0])
     sums = views[0].new_empty(members * sum(blocks))
     parts = [part.view(members, -1) for part in sums.split([members * number for number in blocks])]
-    with device_context(sums):
-        for rows, part, number in zip(views, parts, blocks, strict=True):
-            squares_kernel[(number, members)](
-                rows, part, rows[0].numel(), rows.stride(0), rows.stride(1), WIDTH=rows.shape[2], BLOCK=BLOCK
-            )
+
+    def one(index: int) -> None:
+        rows = views[index]
+        squares_kernel[(blocks[index], members)](
+            rows, parts[index], rows[0].numel(), rows.stride(0), rows.stride(1), WIDTH=rows.shape[2], BLOCK=BLOCK
+        )
+
+    small_ones_beside(one, gradients)
     return torch.cat(parts, 1).sum(1).sqrt()
 
 
@@ -100,15 +106,32 @@ def update(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor], factor: Te
     step = states[0]["step"].double()
     corrections = torch.stack([1 - beta**step for beta in group["betas"]]).float()
     new1, new2 = (1 - beta for beta in group["betas"])
-    with device_context(factor):
-        for parameter, state, gradient in zip(parameters, states, gradients, strict=True):
-            rows = as_rows(gradient)
-            length = rows[0].numel()
-            update_kernel[(triton.cdiv(length, BLOCK), len(rows))](
-                parameter, state["exp_avg"], state["exp_avg_sq"], rows, factor, group["lr"], corrections,
-                length, rows.stride(0), rows.stride(1), new1, new2, group["eps"], group["weight_decay"],
-                WIDTH=rows.shape[2], BLOCK=BLOCK,
-            )  # fmt: skip
+
+    def one(index: int) -> None:
+        rows, state = as_rows(gradients[index]), states[index]
+        length = rows[0].numel()
+        update_kernel[(triton.cdiv(length, BLOCK), len(rows))](
+            parameters[index], state["exp_avg"], state["exp_avg_sq"], rows, factor, group["lr"], corrections,
+            length, rows.stride(0), rows.stride(1), new1, new2, group["eps"], group["weight_decay"],
+            WIDTH=rows.shape[2], BLOCK=BLOCK,
+        )  # fmt: skip
+
+    small_ones_beside(one, gradients)
+
+
+def small_ones_beside(function: Callable[[int], None], gradients: Sequence[Tensor]) -> None:
+    """Call a function that launches a kernel for each gradient by its index, those of few values beside the others."""
+    beside = branch(gradients[0].device, 0)
+    few = [gradient[0].numel() < FEW for gradient in gradients]
+    with device_context(gradients[0]):
+        with beside.forked():
+            for index in itertools.compress(range(len(few)), few):
+                function(index)
+            mark = beside.asked()
+        for index, small in enumerate(few):
+            if not small:
+                function(index)
+        beside.join(mark)
 
 
 def supported(gradients: Sequence[Tensor]) -> bool:

@@ -12,9 +12,6 @@ Sizes: E members, L layers, B sequences, T positions, C width, I of the MLP.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -22,6 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from possym.ensembles import fused, residual
+from possym.ensembles.branches import branch
 
 
 class Options(NamedTuple):
@@ -45,42 +43,6 @@ class Weights(NamedTuple):
     attention: Tensor
     mlp: Tensor
     mlp_bias: Tensor
-
-
-class Branch:
-    """Work beside the chain: on a GPU another stream does it, elsewhere it is done at once.
-
-    What it reads and writes must live until the chain has waited for it.
-    """
-
-    def __init__(self, stream: torch.cuda.Stream | None):
-        """Keep the stream."""
-        self.stream = stream
-
-    @contextmanager
-    def forked(self) -> Iterator[None]:
-        """Do what is asked within beside the chain, after what the chain has been asked so far."""
-        if self.stream is None:
-            yield
-            return
-        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
-        with torch.cuda.stream(self.stream):
-            yield
-
-    def asked(self) -> torch.cuda.Event | None:
-        """Return a mark behind all that has been asked so far."""
-        return None if self.stream is None else self.stream.record_event()
-
-    def join(self, mark: torch.cuda.Event | None) -> None:
-        """Let the chain wait for what is before a mark."""
-        if mark is not None:
-            torch.cuda.current_stream(self.stream.device).wait_event(mark)
-
-
-@functools.cache
-def branch(device: torch.device, number: int) -> Branch:
-    """Return one of a device's branches, always the same."""
-    return Branch(torch.cuda.Stream(device) if device.type == "cuda" else None)
 
 
 class Trunk(torch.autograd.Function):
