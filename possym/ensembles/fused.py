@@ -145,7 +145,8 @@ def weigh(
 def forward_kernel(
     product, bias, cosines, sines, keys, mixed, kept, width, sequences, length, stride, step, whole, scale,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr,
-    BIASED: tl.constexpr, THRESHOLD: tl.constexpr, SHIFT: tl.constexpr, PRECISION: tl.constexpr,
+    BIASED: tl.constexpr, KEEPING: tl.constexpr, THRESHOLD: tl.constexpr, SHIFT: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write what one head of one sequence mixes, to rows ``width`` apart, and its weights, negative where dropped."""
     sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
@@ -158,8 +159,9 @@ def forward_kernel(
     )  # fmt: skip
     rows = tl.arange(0, ROWS)
     inside = rows[:, None] < length
-    place = tl.program_id(0).to(tl.int64) * length * length + rows[:, None] * length + rows[None, :]
-    tl.store(kept + place, tl.where(stays, weights, -weights), mask=inside & (rows[None, :] < length))
+    if KEEPING:
+        place = tl.program_id(0).to(tl.int64) * length * length + rows[:, None] * length + rows[None, :]
+        tl.store(kept + place, tl.where(stays, weights, -weights), mask=inside & (rows[None, :] < length))
     weights = tl.where(stays, weights, 0.0)
     value, value_bias = key + HEADS * WIDTH, bias + HEADS * WIDTH
     for chunk in range(0, WIDTH, 2 * SIZE):
@@ -298,13 +300,14 @@ def launch_attention(
 
 def launch_mixing(
     product: Tensor, bias: Tensor | None, cos: Tensor, sin: Tensor, keys: Tensor | None, heads: int, dropped: float,
-    half: bool, precision: str, mixed: Tensor, kept: Tensor,
+    half: bool, precision: str, mixed: Tensor, kept: Tensor | None,
 ) -> None:  # fmt: skip
-    """Run the attention's kernel."""
+    """Run the attention's kernel; it keeps no weights without room for them."""
     launch_attention(
         forward_kernel, product, bias, cos, sin, heads, half, precision,
-        product if keys is None else keys, mixed, kept, mixed.shape[-1],
-        THRESHOLD=0 if keys is None else round(dropped * 2**24), SHIFT=as_int32(STREAM * GOLDEN),
+        product if keys is None else keys, mixed, mixed if kept is None else kept, mixed.shape[-1],
+        KEEPING=kept is not None, THRESHOLD=0 if keys is None else round(dropped * 2**24),
+        SHIFT=as_int32(STREAM * GOLDEN),
     )  # fmt: skip
 
 
@@ -331,19 +334,23 @@ def mixed_and_active(
         cos, sin, heads, precision: see `mix`.
     """
     product = in_rows(product)
-    mixed, active, kept = outputs(product, cos, heads)
-    launch_mixing(product, bias, cos, sin, None, heads, 0.0, False, precision, mixed, kept)
+    mixed, active = outputs(product, cos, heads)
+    launch_mixing(product, bias, cos, sin, None, heads, 0.0, False, precision, mixed, None)
     if active.numel():
         launch_gelu(gelu_kernel, product, bias, 3 * mixed.shape[-1], active, active.shape[-1])
     return mixed, active
 
 
-def outputs(product: Tensor, cos: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return room for what attention mixes, GELU of the rest, and the attention's weights, see `mix`."""
-    E, B, T, whole = product.shape
+def outputs(product: Tensor, cos: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Return room for what attention mixes and GELU of the rest, see `mixed_and_active`."""
     C = 2 * cos.shape[1] * heads
-    mixed, active = (product.new_empty(E, B, T, width) for width in (C, whole - 3 * C))
-    return mixed, active, product.new_empty(E * B * heads, T, T, dtype=torch.float32)
+    return tuple(product.new_empty(*product.shape[:3], width) for width in (C, product.shape[3] - 3 * C))
+
+
+def weights_of(product: Tensor, heads: int) -> Tensor:
+    """Return room for the attention's weights, see `mix`."""
+    E, B, T, _ = product.shape
+    return product.new_empty(E * B * heads, T, T, dtype=torch.float32)
 
 
 @torch.library.custom_op(
@@ -377,14 +384,14 @@ def mix(
         precision: of the products, ``"tf32"``, or ``"tf32x3"`` where that of float32 is wanted.
     """
     product = in_rows(product)
-    mixed, _, kept = outputs(product, cos, heads)
+    (mixed, _), kept = outputs(product, cos, heads), weights_of(product, heads)
     launch_mixing(product, None, cos, sin, keys, heads, dropped, half, precision, mixed, kept)
     return mixed, kept
 
 
 @mix.register_fake
 def _(product, cos, sin, keys, heads, dropped, half, precision):
-    return outputs(product, cos, heads)[::2]
+    return outputs(product, cos, heads)[0], weights_of(product, heads)
 
 
 @torch.library.custom_op(

@@ -81,7 +81,10 @@ class Trunk(torch.autograd.Function):
             )
             stream = total
             product = (normed.flatten(1, 2) @ entry).unflatten(1, (B, T))
-            mixed, active, chosen = fused.outputs(product, cos, options.heads)
+            (mixed, active), chosen = (
+                fused.outputs(product, cos, options.heads),
+                fused.weights_of(product, options.heads),
+            )
             attended = torch.empty_like(normed).flatten(1, 2)
             with beside.forked():
                 fused.launch_mixing(

@@ -19,14 +19,14 @@ from .test_fused import by_place
 @pytest.mark.parametrize("dtype, dropped", [(torch.float32, 0.0), (torch.float32, 0.1), (torch.bfloat16, 0.1)])
 @pytest.mark.parametrize(
     "places, heads, width, inner, layers, cut",
-    [(17, 1, 128, 512, 3, True), (9, 2, 32, 200, 2, False), (3, 1, 64, 8, 2, True), (5, 1, 32, 8, 1, True)],
+    [(17, 1, 128, 512, 2, True), (9, 2, 32, 200, 3, False), (5, 1, 32, 8, 1, True)],
 )
 def test_values_and_gradients(device, places, heads, width, inner, layers, cut, dtype, dropped):
     precision = fused.precision(torch.device(device), places, width, width // 2)
     if precision is None:
         assert not triton_available(torch.device(device))
         return
-    E, L, B, C = 2, layers, 3, heads * width
+    E, L, B, C = 2, layers, 2, heads * width
     source = torch.Generator().manual_seed(places)
     shapes = [(C, 3 * C + inner), (3 * C + inner,), (C, C), (inner, C), (C,)]
     given = [torch.randn(E, B, places, C, generator=source).to(device)]
