@@ -143,12 +143,12 @@ def weigh(
 
 @jit
 def forward_kernel(
-    product, bias, cosines, sines, keys, mixed, kept, width, sequences, length, stride, step, whole, scale,
+    product, bias, cosines, sines, keys, mixed, kept, apart, sequences, length, stride, step, whole, scale,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr,
     BIASED: tl.constexpr, KEEPING: tl.constexpr, THRESHOLD: tl.constexpr, SHIFT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write what one head of one sequence mixes, to rows ``width`` apart, and its weights, negative where dropped."""
+    """Write what one head of one sequence mixes, in rows ``apart``, and its weights, negative where dropped."""
     sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     first = sequence.to(tl.int64) * length
     key = product + first * stride + head * WIDTH
@@ -168,7 +168,7 @@ def forward_kernel(
         columns = chunk + tl.arange(0, 2 * SIZE)
         found = load_rows(value, value_bias, rows, stride, inside, columns, BIASED)
         found = tl.dot(weights, found, input_precision=PRECISION)
-        tl.store(mixed + (first + rows[:, None]) * width + head * WIDTH + columns[None, :], found, mask=inside)
+        tl.store(mixed + (first + rows[:, None]) * apart + head * WIDTH + columns[None, :], found, mask=inside)
 
 
 @jit
@@ -239,10 +239,10 @@ def gelu_and_slope(x):
 
 @jit
 def gelu_kernel(
-    hidden, bias, active, width, inner, each, stride, step,
+    hidden, bias, active, apart, inner, each, stride, step,
     LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write GELU of some columns of some rows of one member, to rows ``width`` apart."""
+    """Write GELU of some columns of some rows of one member, to rows ``apart`` from each other."""
     parts, across = tl.cdiv(each, LENGTH), tl.cdiv(inner, COLUMNS)
     member, part = tl.program_id(0) // (parts * across), (tl.program_id(0) // across) % parts
     columns = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
@@ -254,7 +254,7 @@ def gelu_kernel(
         inside = (rows[:, None] < each) & there[None, :]
         x = tl.load(hidden + (first + rows[:, None]) * stride + columns[None, :], mask=inside, other=0.0)
         x, _ = gelu_and_slope(x.to(tl.float32) + added)
-        tl.store(active + (first + rows[:, None]) * width + columns[None, :], x, mask=inside)
+        tl.store(active + (first + rows[:, None]) * apart + columns[None, :], x, mask=inside)
 
 
 @jit
@@ -269,7 +269,7 @@ def gelu_gradient_kernel(
     there = columns < inner
     added = tl.load(bias + member * step + columns, mask=there, other=0.0)[None, :].to(tl.float32)
     first = member.to(tl.int64) * each
-    total = tl.zeros((COLUMNS,), tl.float32)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)  # a sum within the loop would pass through shared memory each time
     for row in tl.static_range(0, LENGTH, ROWS):
         rows = part * LENGTH + row + tl.arange(0, ROWS)
         inside = (rows[:, None] < each) & there[None, :]
@@ -278,8 +278,8 @@ def gelu_gradient_kernel(
         _, slope = gelu_and_slope(x.to(tl.float32) + added)
         slope *= above.to(tl.float32)
         tl.store(gradient + (first + rows[:, None]) * whole + columns[None, :], slope, mask=inside)
-        total += tl.sum(slope, 0)
-    tl.store(sums + (member * parts + part).to(tl.int64) * inner + columns, total, mask=there)
+        total += slope
+    tl.store(sums + (member * parts + part).to(tl.int64) * inner + columns, tl.sum(total, 0), mask=there)
 
 
 def launch_attention(
@@ -294,7 +294,7 @@ def launch_attention(
             product, product if bias is None else bias, cos, sin, *given,
             B, T, product.stride(2), 0 if bias is None else bias.stride(0), whole, D**-0.5,
             HEADS=heads, WIDTH=D, ROWS=rows, SIZE=SIZE, HALF=half, BIASED=bias is not None, PRECISION=precision,
-            num_warps=1 if rows <= 32 else 4, **masks,
+            num_warps=1 if rows <= 32 else 4, num_stages=2, **masks,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from possym.ensembles.fused import hashed
 from possym.kernels import device_context, jit, tl, triton
 
 ATTENDED, PROCESSED = 2, 3  # of a block's masks, those of what attention and MLP brought
-ROWS, STEPS = 8, 2  # of a tile, and tiles that a program of the gradient works on
+ROWS = 16  # that a program works on
 
 
 @jit
@@ -28,7 +28,7 @@ def stays(keys, member, place, THRESHOLD: tl.constexpr, SHIFT: tl.constexpr):
 
 @jit
 def add_and_norm_kernel(
-    x, attended, processed, bias, keys, total, normed, scales, width, each, step,
+    x, attended, processed, bias, keys, total, normed, scales, across, each, step,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, ADDING: tl.constexpr, NORMING: tl.constexpr, SCALED: tl.constexpr,
     THRESHOLD: tl.constexpr, ATTENDED: tl.constexpr, PROCESSED: tl.constexpr,
 ):  # fmt: skip
@@ -37,15 +37,15 @@ def add_and_norm_kernel(
     member = tl.program_id(0) // parts
     rows = (tl.program_id(0) % parts) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
-    there = columns[None, :] < width
+    there = columns[None, :] < across
     inside = (rows[:, None] < each) & there
-    own = rows[:, None] * width + columns[None, :]
-    place = member.to(tl.int64) * each * width + own
+    own = rows[:, None] * across + columns[None, :]
+    place = member.to(tl.int64) * each * across + own
     value = tl.load(x + place, mask=inside, other=0.0)
     if ADDING:
         by_attention = tl.load(attended + place, mask=inside, other=0.0).to(tl.float32)
         by_mlp = tl.load(processed + place, mask=inside, other=0.0).to(tl.float32)
-        by_mlp += tl.load(bias + member * step + columns, mask=columns < width, other=0.0)[None, :].to(tl.float32)
+        by_mlp += tl.load(bias + member * step + columns, mask=columns < across, other=0.0)[None, :].to(tl.float32)
         if THRESHOLD > 0:
             by_attention = tl.where(stays(keys, member, own, THRESHOLD, ATTENDED), by_attention, 0.0)
             by_mlp = tl.where(stays(keys, member, own, THRESHOLD, PROCESSED), by_mlp, 0.0)
@@ -53,8 +53,8 @@ def add_and_norm_kernel(
         value += by_mlp
         tl.store(total + place, value, mask=inside)
     if NORMING:
-        value = tl.where(there, value - tl.sum(value, 1)[:, None] / width, 0.0)
-        scale = tl.rsqrt(tl.sum(value * value, 1) / width + 1e-5)
+        value = tl.where(there, value - tl.sum(value, 1)[:, None] / across, 0.0)
+        scale = tl.rsqrt(tl.sum(value * value, 1) / across + 1e-5)
         tl.store(normed + place, value * scale[:, None], mask=inside)
         if SCALED:
             tl.store(scales + member * each + rows, scale, mask=rows < each)
@@ -62,39 +62,36 @@ def add_and_norm_kernel(
 
 @jit
 def gradient_kernel(
-    asked, above, normed, scales, keys, total, attended, processed, sums, width, each,
-    ROWS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr, NORMED: tl.constexpr, BROUGHT: tl.constexpr,
+    asked, above, normed, scales, keys, total, attended, processed, sums, across, each,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, NORMED: tl.constexpr, BROUGHT: tl.constexpr,
     THRESHOLD: tl.constexpr, ATTENDED: tl.constexpr, PROCESSED: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of some rows of one member's stream, of what was brought to it, and the latter's sum."""
-    parts = tl.cdiv(each, ROWS * STEPS)
+    parts = tl.cdiv(each, ROWS)
     member = tl.program_id(0) // parts
+    rows = (tl.program_id(0) % parts) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
-    summed = tl.zeros((COLUMNS,), tl.float32)
-    for step in tl.static_range(0, STEPS):
-        rows = (tl.program_id(0) % parts) * (ROWS * STEPS) + step * ROWS + tl.arange(0, ROWS)
-        inside = (rows[:, None] < each) & (columns[None, :] < width)
-        own = rows[:, None] * width + columns[None, :]
-        place = member.to(tl.int64) * each * width + own
-        slope = tl.load(asked + place, mask=inside, other=0.0)
-        if NORMED:
-            back = tl.load(above + place, mask=inside, other=0.0).to(tl.float32)
-            n = tl.load(normed + place, mask=inside, other=0.0).to(tl.float32)
-            scale = tl.load(scales + member * each + rows, mask=rows < each, other=0.0)[:, None]
-            along = tl.sum(back * n, 1)[:, None] / width
-            slope += scale * (back - tl.sum(back, 1)[:, None] / width - n * along)
-            slope = tl.where(inside, slope, 0.0)
-            tl.store(total + place, slope, mask=inside)
-        if BROUGHT:
-            by_attention, by_mlp = slope, slope
-            if THRESHOLD > 0:
-                by_attention = tl.where(stays(keys, member, own, THRESHOLD, ATTENDED), slope, 0.0)
-                by_mlp = tl.where(stays(keys, member, own, THRESHOLD, PROCESSED), slope, 0.0)
-            tl.store(attended + place, by_attention, mask=inside)
-            tl.store(processed + place, by_mlp, mask=inside)
-            summed += tl.sum(by_mlp, 0)
+    inside = (rows[:, None] < each) & (columns[None, :] < across)
+    own = rows[:, None] * across + columns[None, :]
+    place = member.to(tl.int64) * each * across + own
+    slope = tl.load(asked + place, mask=inside, other=0.0)
+    if NORMED:
+        back = tl.load(above + place, mask=inside, other=0.0).to(tl.float32)
+        n = tl.load(normed + place, mask=inside, other=0.0).to(tl.float32)
+        scale = tl.load(scales + member * each + rows, mask=rows < each, other=0.0)[:, None]
+        along = tl.sum(back * n, 1)[:, None] / across
+        slope += scale * (back - tl.sum(back, 1)[:, None] / across - n * along)
+        slope = tl.where(inside, slope, 0.0)
+        tl.store(total + place, slope, mask=inside)
     if BROUGHT:
-        tl.store(sums + tl.program_id(0).to(tl.int64) * width + columns, summed, mask=columns < width)
+        by_attention, by_mlp = slope, slope
+        if THRESHOLD > 0:
+            by_attention = tl.where(stays(keys, member, own, THRESHOLD, ATTENDED), slope, 0.0)
+            by_mlp = tl.where(stays(keys, member, own, THRESHOLD, PROCESSED), slope, 0.0)
+        tl.store(attended + place, by_attention, mask=inside)
+        tl.store(processed + place, by_mlp, mask=inside)
+        sums += tl.program_id(0).to(tl.int64) * across
+        tl.store(sums + columns, tl.sum(by_mlp, 0), mask=columns < across)
 
 
 def masks(keys: Tensor | None, dropped: float) -> dict[str, int]:
@@ -142,7 +139,7 @@ def add_and_norm(
 def sums_of(x: Tensor) -> Tensor:
     """Return room for the sums that `gradient` writes (E, P, C), each over some rows of ``x`` (E, B, T, C)."""
     E, B, T, C = x.shape
-    return x.new_empty(E, triton.cdiv(B * T, ROWS * STEPS), C, dtype=torch.float32)
+    return x.new_empty(E, triton.cdiv(B * T, ROWS), C, dtype=torch.float32)
 
 
 def gradient(
@@ -168,9 +165,9 @@ def gradient(
     above, normed, scales = norm or (asked, asked, asked)
     attended, processed, sums = brought or (asked, asked, asked)
     with device_context(asked):
-        gradient_kernel[(E * triton.cdiv(B * T, ROWS * STEPS),)](
+        gradient_kernel[(E * triton.cdiv(B * T, ROWS),)](
             asked, above, normed, scales, asked if keys is None else keys, asked if total is None else total,
             attended, processed, sums, C, B * T,
-            ROWS=ROWS, STEPS=STEPS, COLUMNS=triton.next_power_of_2(C), NORMED=norm is not None,
+            ROWS=ROWS, COLUMNS=triton.next_power_of_2(C), NORMED=norm is not None,
             BROUGHT=brought is not None, **masks(keys, dropped), num_warps=4,
         )  # fmt: skip
