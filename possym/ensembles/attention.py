@@ -42,7 +42,7 @@ class Watch:
 def attention_of_block(
     joint: Tensor,
     query: Tensor,
-    angles: Tensor,
+    turns: tuple[Tensor, Tensor],
     *,
     heads: int,
     layout: str,
@@ -57,7 +57,7 @@ def attention_of_block(
         joint: (E, B, T, 2C) keys and values before rotation; where all positions ask, (E, B, T, 3C), queries behind
             them.
         query: (E, B, Q, C) of the last Q positions.
-        angles: (F,) float64 of the RoPE planes.
+        turns: see `tables`: a compiler would make them anew for each value that is turned.
         heads: H.
         layout: how planes pair dimensions, see `possym.rope.rotate`.
         dropped: probability of dropping a weight; ``keys`` (E, 2) are this layer's, None where it is 0.
@@ -66,27 +66,22 @@ def attention_of_block(
     """
     (E, B, T, _), (Q, C) = joint.shape, query.shape[2:]
     if precision and attend is None and Q == T:
-        return fused.mix(joint, *tables(T, angles), keys, heads, dropped, layout == "half", precision)[0]
+        return fused.mix(joint, *turns, keys, heads, dropped, layout == "half", precision)[0]
     key, value = joint[..., : 2 * C].chunk(2, -1)
     contents = [each.float().unflatten(-1, (heads, C // heads)) for each in (query, key, value)]
     if attend is not None:
         mixed = attend(*contents)
     else:
         kept = dropout.keep_mask(keys, fused.STREAM, (B, heads, T, T), dropped)[..., T - Q :, :] if dropped else None
-        mixed = causal_attention(*contents, frequencies=angles, layout=layout, kept=kept)
+        mixed = attention_by_tables(*contents, turns, layout=layout, kept=kept)
     return mixed.reshape(E, B, Q, C).to(joint.dtype)
 
 
-def cosines_and_sines(positions: int, angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of what every plane (F,) has turned at every position, each (T, 1, F) float32."""
-    counted = torch.arange(positions, dtype=torch.float64, device=angles.device)[:, None, None]
+def tables(positions: int, angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of what every plane (F,) has turned at every position, each (T, F) float32."""
+    counted = torch.arange(positions, dtype=torch.float64, device=angles.device)[:, None]
     turned = (counted * angles).remainder(2 * math.pi)
     return turned.cos().float(), turned.sin().float()
-
-
-def tables(positions: int, angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `cosines_and_sines` as the kernels read them, each (T, F)."""
-    return tuple(table[:, 0].contiguous() for table in cosines_and_sines(positions, angles))
 
 
 def causal_attention(
@@ -118,9 +113,24 @@ def causal_attention(
     >>> causal_attention(content, content, values, frequencies=torch.zeros(1))[0, 0, :, 0, 0]
     tensor([1., 2.])
     """
+    turns = tables(key.shape[2], frequencies.to(query.device, torch.float64))
+    return attention_by_tables(query, key, value, turns, scale=scale, layout=layout, kept=kept)
+
+
+def attention_by_tables(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    turns: tuple[Tensor, Tensor],
+    *,
+    scale: float | None = None,
+    layout: str,
+    kept: Tensor | None,
+) -> Tensor:
+    """Return `causal_attention` by what `tables` returns."""
     (E, B, Q, H, D), T = query.shape, key.shape[2]
     scale = D**-0.5 if scale is None else scale
-    cos, sin = cosines_and_sines(T, frequencies.to(query.device, torch.float64))
+    cos, sin = (table[:, None] for table in turns)
     query = rotate_by(query, cos[T - Q :], sin[T - Q :], layout)
     key = rotate_by(key, cos, sin, layout)
     query, key, value = (each.transpose(2, 3).flatten(0, 2) for each in (query, key, value))  # (E·B·H, positions, D)

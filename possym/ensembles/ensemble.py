@@ -3,7 +3,8 @@
 It provides:
 - parameters with an explicit model axis, each member's drawn from its own seed;
 - arguments of a forward checked, tokens and members too;
-- blocks compiled where they are trained on a GPU, once for all layers of a size;
+- on a GPU, blocks by kernels where their kind has some (`Ensemble.learnt`, `Ensemble.evaluated`); others are compiled
+  where they are trained, once for all layers of a size;
 - causal attention with RoPE from angles in float64, so positions are not limited by the training length;
 - queries and keys before rotation of every layer in one forward (`Ensemble.trace`);
 - members taken out, weights saved and loaded.
@@ -26,7 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from possym.ensembles import dropout, fused
-from possym.ensembles.attention import Attend, Watch
+from possym.ensembles.attention import Attend, Watch, tables
 from possym.errors import ConfigError, InputError, ResultsError, require_type, to_int
 from possym.results import atomic_write
 from possym.rope import frequencies
@@ -137,13 +138,26 @@ class Ensemble(nn.Module):
         raise NotImplementedError
 
     def evaluated(
-        self, x: Tensor, layers: list[tuple], cut: bool, attend: Attend | None, precision: str
+        self,
+        x: Tensor,
+        layers: list[tuple],
+        turns: tuple[Tensor, Tensor],
+        cut: bool,
+        attend: Attend | None,
+        precision: str,
     ) -> Tensor | None:
         """Return the residual stream after all blocks by a way for evaluations alone, None where there is none."""
         return None
 
     def learnt(
-        self, x: Tensor, cut: bool, dtype: torch.dtype, grown: float, keys: Tensor | None, precision: str
+        self,
+        x: Tensor,
+        turns: tuple[Tensor, Tensor],
+        cut: bool,
+        dtype: torch.dtype,
+        grown: float,
+        keys: Tensor | None,
+        precision: str,
     ) -> tuple[Tensor, list[tuple]] | None:
         """Return the residual stream after some blocks by a way for training alone, and the weights of those left.
 
@@ -167,6 +181,7 @@ class Ensemble(nn.Module):
         compiling = tokens.is_cuda and torch.is_grad_enabled() and attend is None
         run, drop = (compiled(self.block), compiled(masked)) if compiling else (self.block, masked)
         precision = fused.precision(tokens.device, T, config.head_width, len(self.angles))
+        turns = tables(T, self.angles)
         keys = dropout.keys_of_layers(dropout_keys, config.layers, MASKS) if dropped else None
 
         x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
@@ -174,17 +189,17 @@ class Ensemble(nn.Module):
             x = drop(x, dropout_keys, dropped)
         cut, done = not all_positions and T > 1, None
         if precision and attend is None and torch.is_grad_enabled():
-            done = self.learnt(x, cut, dtype, grown, keys, precision)
+            done = self.learnt(x, turns, cut, dtype, grown, keys, precision)
         x, layers = done or (x, self.layer_weights(dtype, grown))
         if precision and not dropped and not torch.is_grad_enabled():
-            done = self.evaluated(x, layers, cut, attend, precision)
+            done = self.evaluated(x, layers, turns, cut, attend, precision)
             if done is not None:
                 x, layers = done, []
         for layer, weights in enumerate(layers, config.layers - len(layers)):
             x = run(
                 x,
                 weights,
-                self.angles,
+                turns,
                 heads=config.heads,
                 cut=layer == config.layers - 1 and cut,
                 dropped=dropped,

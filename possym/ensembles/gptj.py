@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from possym.ensembles import folding, fused, residual
-from possym.ensembles.attention import Attend, Watch, attention_of_block, tables
+from possym.ensembles.attention import Attend, Watch, attention_of_block
 from possym.ensembles.dropout import keep_mask
 from possym.ensembles.ensemble import Ensemble, Sizes, need_size, project
 from possym.ensembles.exchange import check_importable, check_kind, exported, read_from
@@ -74,7 +74,7 @@ class GPTJConfig(Sizes):
 def block(
     x: Tensor,
     weights: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]],
-    angles: Tensor,
+    turns: tuple[Tensor, Tensor],
     *,
     heads: int,
     cut: bool,
@@ -89,7 +89,7 @@ def block(
         x: (E, B, T, C), before it.
         weights: ``entry``, weight (E, C, 3C + inner) and bias of key, value, query and the MLP's first half, and
             ``output``, weight of attention's output, weight and bias of the MLP's second half.
-        angles: (F,) of the RoPE planes.
+        turns: cosines and sines, see `possym.ensembles.attention.tables`.
         heads: H.
         cut: compute the last position alone, Q = 1; else Q = T.
         dropped: probability of dropping a value; ``keys`` (E, 2) are this layer's, None where it is 0.
@@ -111,7 +111,7 @@ def block(
     mixed = attention_of_block(
         joint,
         query,
-        angles,
+        turns,
         heads=heads,
         layout="interleaved",
         dropped=dropped,
@@ -175,12 +175,18 @@ class GPTJEnsemble(Ensemble):
         ]
 
     def learnt(
-        self, x: Tensor, cut: bool, dtype: torch.dtype, grown: float, keys: Tensor | None, precision: str
+        self,
+        x: Tensor,
+        turns: tuple[Tensor, Tensor],
+        cut: bool,
+        dtype: torch.dtype,
+        grown: float,
+        keys: Tensor | None,
+        precision: str,
     ) -> tuple[Tensor, list[tuple]]:
         """Return the residual stream after all blocks but one that is cut, by kernels, and the latter's weights."""
         dropped = self.config.dropout if keys is not None else 0.0
         options = Options(cut, self.config.heads, dropped, precision)
-        turns = tables(x.shape[2], self.angles)
         x, *last = Trunk.apply(x, *turns, keys, options, *self.stacked(dtype, grown))
         return x, [of_block(*last)] * cut
 
@@ -190,13 +196,19 @@ class GPTJEnsemble(Ensemble):
         return project(normed + self.final_norm_bias[:, None, None], self.head, self.head_bias.unsqueeze(-2))
 
     def evaluated(
-        self, x: Tensor, layers: list[tuple], cut: bool, attend: Attend | None, precision: str
+        self,
+        x: Tensor,
+        layers: list[tuple],
+        turns: tuple[Tensor, Tensor],
+        cut: bool,
+        attend: Attend | None,
+        precision: str,
     ) -> Tensor | None:
         """Return the residual stream after all blocks by kernels, unless attention is replaced."""
         if attend is not None and not isinstance(attend, Watch):
             return None
         heads = self.config.heads
-        return evaluated(x, layers, self.angles, heads=heads, cut=cut, watch=attend, precision=precision)
+        return evaluated(x, layers, turns, heads=heads, cut=cut, watch=attend, precision=precision)
 
     def member_to_transformers(self, index: int) -> "GPTJForCausalLM":
         """Return one member as a `transformers.GPTJForCausalLM` in evaluation mode, on the CPU.
@@ -327,7 +339,7 @@ def transformers_tensors(model: "GPTJForCausalLM") -> Iterator[tuple[tuple[str, 
 def evaluated(
     x: Tensor,
     layers: list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]],
-    angles: Tensor,
+    turns: tuple[Tensor, Tensor],
     *,
     heads: int,
     cut: bool,
@@ -339,13 +351,13 @@ def evaluated(
     Args:
         x: (E, B, T, C), before them.
         layers: ``entry`` and ``output`` of each `block`.
-        angles: (F,) of the RoPE planes.
+        turns: cosines and sines, see `possym.ensembles.attention.tables`.
         heads: H.
         cut: compute the last position alone in the last block.
         watch: what keeps queries and keys.
         precision: see `possym.ensembles.attention.attention_of_block`.
     """
-    C, turns = x.shape[-1], tables(x.shape[2], angles)
+    C = x.shape[-1]
     normed = torch.empty_like(x, dtype=layers[0][0][0].dtype)
     residual.add_and_norm(x, None, normed=normed)
     for layer, ((weight, bias), output) in enumerate(layers):

@@ -65,7 +65,7 @@ class LlamaConfig(Sizes):
 def block(
     x: Tensor,
     weights: tuple[Tensor, Tensor, Tensor, Tensor],
-    angles: Tensor,
+    turns: tuple[Tensor, Tensor],
     *,
     heads: int,
     cut: bool,
@@ -80,7 +80,7 @@ def block(
         x: (E, B, T, C), before it.
         weights: of key, value and query (E, C, 3C), of attention's output, of gate and input (E, C, 2M), and of the
             MLP's output.
-        angles: (F,) of the RoPE planes.
+        turns: cosines and sines, see `possym.ensembles.attention.tables`.
         heads: H.
         cut: compute the last position alone, Q = 1; else Q = T.
         dropped: probability of dropping a value; ``keys`` (E, 2) are this layer's, None where it is 0.
@@ -100,7 +100,7 @@ def block(
     mixed = attention_of_block(
         joint,
         query,
-        angles,
+        turns,
         heads=heads,
         layout="half",
         dropped=dropped,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from possym.ensembles import fused
-from possym.ensembles.attention import attention_of_block
+from possym.ensembles.attention import attention_of_block, tables
 from possym.ensembles.dropout import keep_mask, keys_by_step
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaConfig, LlamaEnsemble
@@ -29,7 +29,15 @@ def attended(joint, keys, heads, width, layout, dropped):
     assert (precision is None) == (not triton_available(joint.device))
     query = joint[..., 2 * heads * width :]
     return attention_of_block(
-        joint, query, angles, heads=heads, layout=layout, dropped=dropped, keys=keys, attend=None, precision=precision
+        joint,
+        query,
+        tables(joint.shape[2], angles),
+        heads=heads,
+        layout=layout,
+        dropped=dropped,
+        keys=keys,
+        attend=None,
+        precision=precision,
     )
 
 
