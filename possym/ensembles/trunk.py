@@ -1,7 +1,7 @@
 """GPT-J's blocks in training, forward and back, by kernels and products alone: one node of the graph of gradients.
 
 - A block is three products, attention, GELU and `possym.ensembles.residual.add_and_norm`; its gradient six products,
-  two kernels and one that leads to the block before. No compiler is needed, and no set-up.
+  two kernels, the sums of biases, and what leads to the block before. No compiler is needed, and no set-up.
 - Gradients of weights are written where the gradient of all layers' weights has them, so that nothing is stacked.
 - What the chain of blocks does not wait for is done beside it, on other streams of the GPU: gradients of weights, and
   attention beside the MLP.
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from possym.ensembles import fused, residual
+from possym.ensembles import biases, fused, residual
 from possym.ensembles.branches import branch
 
 
@@ -81,10 +81,8 @@ class Trunk(torch.autograd.Function):
             )
             stream = total
             product = (normed.flatten(1, 2) @ entry).unflatten(1, (B, T))
-            (mixed, active), chosen = (
-                fused.outputs(product, cos, options.heads),
-                fused.weights_of(product, options.heads),
-            )
+            mixed, active = fused.outputs(product, cos, options.heads)
+            chosen = fused.weights_of(product, options.heads)
             attended = torch.empty_like(normed).flatten(1, 2)
             with beside.forked():
                 fused.launch_mixing(
@@ -124,10 +122,6 @@ class Trunk(torch.autograd.Function):
         # What the branch behind reads is written anew two blocks later, when the chain has waited for it.
         rooms = [room(kept[:6]) for _ in range(min(blocks, 2))]
         marks: list[torch.cuda.Event | None] = [None, None]
-        of_entries, of_outputs = (
-            each.new_empty(blocks, *each.shape[::2], dtype=torch.float32)
-            for each in (slopes.entry_bias, slopes.mlp_bias)
-        )
         slope, norm = asked.contiguous(), None
         for layer in reversed(range(blocks)):
             entry, bias, attention, mlp, _ = (each[:, layer] for each in given)
@@ -150,7 +144,6 @@ class Trunk(torch.autograd.Function):
             with behind.forked():
                 torch.bmm(mixed.flatten(1, 2).mT, attended, out=slopes.attention[:, layer])
                 torch.bmm(active.flatten(1, 2).mT, processed, out=slopes.mlp[:, layer])
-                torch.sum(sums[2], 1, out=of_outputs[layer])
             asked_active = (processed @ mlp.mT).view_as(active)
             fused.launch_gelu(
                 fused.gelu_gradient_kernel, product, bias, 3 * C, asked_active, back[..., 3 * C :], sums[1]
@@ -159,19 +152,14 @@ class Trunk(torch.autograd.Function):
             rows = back.flatten(1, 2)
             with behind.forked():
                 torch.bmm(normed.flatten(1, 2).mT, rows, out=slopes.entry[:, layer])
-                torch.sum(sums[0], 1, out=of_entries[layer, :, : 3 * C])
-                torch.sum(sums[1], 1, out=of_entries[layer, :, 3 * C :])
+                biases.add_up(*sums, slopes.entry_bias[:, layer], slopes.mlp_bias[:, layer])
                 marks[layer % 2] = behind.asked()
             norm = (rows @ entry.mT).view_as(normed), normed, scales
         if norm is not None:
             total = torch.empty_like(slope)
             residual.gradient(slope, norm, None, total=total)
             slope = total
-        with behind.forked():
-            slopes.entry_bias[:, :blocks].copy_(of_entries.transpose(0, 1))
-            slopes.mlp_bias[:, :blocks].copy_(of_outputs.transpose(0, 1))
-            mark = behind.asked()
-        behind.join(mark)
+        behind.join(behind.asked())
         return slope, None, None, None, None, *slopes
 
 
@@ -179,7 +167,7 @@ def room(kept: list[Tensor]) -> tuple[Tensor, ...]:
     """Return room for gradients within a block, and for sums over rows.
 
     The gradients are those of what attention and MLP bring, of the first product, and of what attention mixes; the sums
-    those of the latter's and GELU's columns of the first product, and of what the MLP brings.
+    are `possym.ensembles.biases.add_up`'s.
     """
     normed, _, product, _, mixed, active = kept
     E, B, T, C = mixed.shape
