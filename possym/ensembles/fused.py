@@ -1,4 +1,4 @@
-"""What a block does between its products, as Triton kernels: attention of short sequences, and GELU.
+"""Attention of short sequences, as Triton kernels.
 
 - `precision` says whether a model's blocks can go this way: where Triton runs, up to `PLACES` positions, all
   planes turned. Elsewhere `possym.ensembles.attention.causal_attention` does the same in several steps.
@@ -7,7 +7,8 @@
   bytes a place.
 - The bias of that product is added where its columns are read: a batched product would copy it to every row before.
 - The dropout masks are those of `possym.ensembles.dropout`, bit for bit.
-- `mix` is attention with its gradient, `mixed_and_active` both for evaluations; `possym.ensembles.trunk` trains.
+- `mix` is attention with its gradient, `mixed_and_active` attention and GELU for evaluations; `possym.ensembles.trunk`
+  trains.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.dropout import GOLDEN, as_int32
+from possym.ensembles.gelu import launch_gelu
 from possym.kernels import device_context, in_rows, jit, tl, triton, triton_available
 
 PLACES = 64
 STREAM = 1  # of a block's masks, the one of its attention weights
 SIZE = 16  # planes worked on at a time: with more, registers spill
-LENGTH = 16  # rows that a program of GELU works on
 
 
 def precision(device: torch.device, places: int, width: int, planes: int) -> str | None:
@@ -221,67 +222,6 @@ def backward_kernel(
         store_turned(gradient, sums, rows, whole, inside, chunk, x, y, cos, sin, WIDTH, SIZE, HALF, BIASED)
 
 
-@jit
-def gelu_and_slope(x):
-    """Return GELU, x · Φ(x) with the normal distribution's Φ, and its derivative.
-
-    Φ is off by at most 5e-7: Abramowitz and Stegun 7.1.26, whose exponential is the density's. A library's erf takes
-    three times as many instructions, more time than the values take to come and go.
-    """
-    density = tl.exp2(-0.72134752 * x * x)
-    t = tl.rsqrt(1.0 + 0.23164188 * tl.abs(x))
-    t *= t  # a reciprocal in two instructions where a division takes eight
-    tail = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
-    tail *= 0.5 * density
-    share = tl.where(x < 0, tail, 1.0 - tail)
-    return x * share, share + x * density * 0.3989422804014327
-
-
-@jit
-def gelu_kernel(
-    hidden, bias, active, apart, inner, each, stride, step,
-    LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Write GELU of some columns of some rows of one member, to rows ``apart`` from each other."""
-    parts, across = tl.cdiv(each, LENGTH), tl.cdiv(inner, COLUMNS)
-    member, part = tl.program_id(0) // (parts * across), (tl.program_id(0) // across) % parts
-    columns = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
-    there = columns < inner
-    added = tl.load(bias + member * step + columns, mask=there, other=0.0)[None, :].to(tl.float32)
-    first = member.to(tl.int64) * each
-    for row in tl.static_range(0, LENGTH, ROWS):
-        rows = part * LENGTH + row + tl.arange(0, ROWS)
-        inside = (rows[:, None] < each) & there[None, :]
-        x = tl.load(hidden + (first + rows[:, None]) * stride + columns[None, :], mask=inside, other=0.0)
-        x, _ = gelu_and_slope(x.to(tl.float32) + added)
-        tl.store(active + (first + rows[:, None]) * apart + columns[None, :], x, mask=inside)
-
-
-@jit
-def gelu_gradient_kernel(
-    hidden, bias, asked, gradient, sums, inner, each, stride, step, whole,
-    LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Write the gradient of some columns of some rows of one member before GELU, and its sum over the rows."""
-    parts, across = tl.cdiv(each, LENGTH), tl.cdiv(inner, COLUMNS)
-    member, part = tl.program_id(0) // (parts * across), (tl.program_id(0) // across) % parts
-    columns = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
-    there = columns < inner
-    added = tl.load(bias + member * step + columns, mask=there, other=0.0)[None, :].to(tl.float32)
-    first = member.to(tl.int64) * each
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)  # a sum within the loop would pass through shared memory each time
-    for row in tl.static_range(0, LENGTH, ROWS):
-        rows = part * LENGTH + row + tl.arange(0, ROWS)
-        inside = (rows[:, None] < each) & there[None, :]
-        x = tl.load(hidden + (first + rows[:, None]) * stride + columns[None, :], mask=inside, other=0.0)
-        above = tl.load(asked + (first + rows[:, None]) * inner + columns[None, :], mask=inside, other=0.0)
-        _, slope = gelu_and_slope(x.to(tl.float32) + added)
-        slope *= above.to(tl.float32)
-        tl.store(gradient + (first + rows[:, None]) * whole + columns[None, :], slope, mask=inside)
-        total += slope
-    tl.store(sums + (member * parts + part).to(tl.int64) * inner + columns, tl.sum(total, 0), mask=there)
-
-
 def launch_attention(
     kernel, product: Tensor, bias: Tensor | None, cos: Tensor, sin: Tensor, heads: int, half: bool, precision: str,
     *given: Tensor | int, **masks: int,
@@ -311,18 +251,6 @@ def launch_mixing(
     )  # fmt: skip
 
 
-def launch_gelu(kernel, product: Tensor, bias: Tensor, first: int, *given: Tensor | int) -> None:
-    """Run a kernel of GELU over the columns of all rows from ``first`` on."""
-    E, B, T, whole = product.shape
-    inner = whole - first
-    columns = min(512, triton.next_power_of_2(inner))
-    with device_context(product):
-        kernel[(E * triton.cdiv(B * T, LENGTH) * triton.cdiv(inner, columns),)](
-            product[..., first:], bias[:, first:], *given, inner, B * T, product.stride(2), bias.stride(0),
-            *[whole] * (kernel is gelu_gradient_kernel), LENGTH=LENGTH, ROWS=4, COLUMNS=columns, num_warps=4,
-        )  # fmt: skip
-
-
 def mixed_and_active(
     product: Tensor, bias: Tensor, cos: Tensor, sin: Tensor, heads: int, precision: str
 ) -> tuple[Tensor, Tensor]:
@@ -337,7 +265,7 @@ def mixed_and_active(
     mixed, active = outputs(product, cos, heads)
     launch_mixing(product, bias, cos, sin, None, heads, 0.0, False, precision, mixed, None)
     if active.numel():
-        launch_gelu(gelu_kernel, product, bias, 3 * mixed.shape[-1], active, active.shape[-1])
+        launch_gelu(product, bias, 3 * mixed.shape[-1], active)
     return mixed, active
 
 

@@ -1,7 +1,8 @@
 """GPT-J's blocks in training, forward and back, by kernels and products alone: one node of the graph of gradients.
 
-- A block is three products, attention, GELU and `possym.ensembles.residual.add_and_norm`; its gradient six products,
-  two kernels, the sums of biases, and what leads to the block before. No compiler is needed, and no set-up.
+- A block is three products, the first with GELU (`possym.ensembles.gelu`), attention, and
+  `possym.ensembles.residual.add_and_norm`; its gradient six products, one of them with GELU's, attention's, the sums of
+  biases, and what leads to the block before. No compiler is needed, and no set-up.
 - Gradients of weights are written where the gradient of all layers' weights has them, so that nothing is stacked.
 - What the chain of blocks does not wait for is done beside it, on other streams of the GPU: gradients of weights, and
   attention beside the MLP.
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from possym.ensembles import biases, fused, residual
+from possym.ensembles import biases, fused, gelu, residual
 from possym.ensembles.branches import branch
 
 
@@ -66,7 +67,7 @@ class Trunk(torch.autograd.Function):
             weights: see `Weights`.
         """
         given, stream, brought, kept = Weights(*weights), x.contiguous(), None, []
-        E, B, T, C = x.shape
+        E, B, T, _ = x.shape
         blocks = given.entry.shape[1] - options.cut
         of_layer = [None] * blocks if keys is None else keys
         dtype, dropped = given.entry.dtype, options.dropped
@@ -80,9 +81,10 @@ class Trunk(torch.autograd.Function):
                 stream, brought, total=total, normed=normed, scales=scales, keys=before, dropped=dropped
             )
             stream = total
-            product = (normed.flatten(1, 2) @ entry).unflatten(1, (B, T))
+            product = x.new_empty(E, B, T, entry.shape[2], dtype=dtype)
             mixed, active = fused.outputs(product, cos, options.heads)
             chosen = fused.weights_of(product, options.heads)
+            gelu.enter(normed, entry, bias, product, active, options.precision)
             attended = torch.empty_like(normed).flatten(1, 2)
             with beside.forked():
                 fused.launch_mixing(
@@ -91,7 +93,6 @@ class Trunk(torch.autograd.Function):
                 )  # fmt: skip
                 torch.bmm(mixed.flatten(1, 2), attention, out=attended)
                 mark = beside.asked()
-            fused.launch_gelu(fused.gelu_kernel, product, bias, 3 * C, active, active.shape[-1])
             brought = attended, active.flatten(1, 2) @ mlp, mlp_bias
             beside.join(mark)
             kept += [normed, scales, product, chosen, mixed, active]
@@ -110,7 +111,7 @@ class Trunk(torch.autograd.Function):
         cos, sin, keys, *saved = ctx.saved_tensors
         options, given = ctx.options, Weights(*saved[: len(Weights._fields)])
         kept = saved[len(given) :]
-        (cut, heads, dropped, precision), C = options, asked.shape[3]
+        cut, heads, dropped, precision = options
         blocks = given.entry.shape[1] - cut
         of_layer = [None] * blocks if keys is None else keys
         slopes = Weights(*(torch.empty_like(each) for each in given))
@@ -144,10 +145,7 @@ class Trunk(torch.autograd.Function):
             with behind.forked():
                 torch.bmm(mixed.flatten(1, 2).mT, attended, out=slopes.attention[:, layer])
                 torch.bmm(active.flatten(1, 2).mT, processed, out=slopes.mlp[:, layer])
-            asked_active = (processed @ mlp.mT).view_as(active)
-            fused.launch_gelu(
-                fused.gelu_gradient_kernel, product, bias, 3 * C, asked_active, back[..., 3 * C :], sums[1]
-            )
+            gelu.gradient(processed.view_as(normed), mlp, product, bias, back, sums[1], precision)
             beside.join(mark)
             rows = back.flatten(1, 2)
             with behind.forked():
@@ -170,10 +168,7 @@ def room(kept: list[Tensor]) -> tuple[Tensor, ...]:
     are `possym.ensembles.biases.add_up`'s.
     """
     normed, _, product, _, mixed, active = kept
-    E, B, T, C = mixed.shape
-    sums = [
-        product.new_empty(E, rows, columns, dtype=torch.float32)
-        for rows, columns in ((B, 3 * C), (-(-B * T // fused.LENGTH), active.shape[3]))
-    ]
+    E, B, _, C = mixed.shape
+    sums = product.new_empty(E, B, 3 * C, dtype=torch.float32), gelu.sums_of(active), residual.sums_of(normed)
     likes = normed, normed, product, mixed
-    return *(torch.empty_like(each) for each in likes), *sums, residual.sums_of(normed)
+    return *(torch.empty_like(each) for each in likes), *sums

@@ -1,14 +1,14 @@
 """What `possym.scores` does in bands, in one pass on a GPU: Triton kernels, and whether they run.
 
-`jit`, `device_context`, `triton_available` and `in_rows` serve the other files of kernels too:
-`possym.ensembles.adamw`, `possym.ensembles.folding` and `possym.ensembles.fused`.
+`jit`, `device_context`, `triton_available` and `in_rows` serve the kernels of `possym.ensembles` too.
 """
 
-from possym.kernels.arithmetic import device_context, jit, tl, triton
+from possym.kernels.arithmetic import PTX, device_context, jit, tl, triton
 from possym.kernels.products import Products, as_products, product_sums, takes_products
 from possym.kernels.swaps import head_sums, in_rows, plane_sums, supported, swap_terms, triton_available
 
 __all__ = [
+    "PTX",
     "Products",
     "as_products",
     "device_context",
