@@ -7,9 +7,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
+from possym.ensembles.branches import branch
 from possym.kernels import device_context, jit, tl, triton, triton_available
 
 COLUMNS, ROWS = 64, 32  # of a tile that is worked on at a time
@@ -106,15 +110,16 @@ class Folded(torch.autograd.Function):
         E, L, C, _ = weights[0].shape
         whole = sum(weight.shape[3] for weight in weights)
         product, moved = gain.new_empty(E, L, C, whole, dtype=dtype), gain.new_empty(E, L, whole)
-        first = 0
-        with device_context(gain):
-            for weight in weights:
-                columns = weight.shape[3]
-                fold_kernel[(triton.cdiv(columns, COLUMNS), E * L)](
-                    weight, gain, bias, product[..., first:], moved[..., first:], columns, whole,
-                    WIDTH=C, ROWS=ROWS, COLUMNS=COLUMNS,
-                )  # fmt: skip
-                first += columns
+        firsts = [0, *itertools.accumulate(weight.shape[3] for weight in weights)]
+
+        def one(index: int) -> None:
+            weight, first, columns = weights[index], firsts[index], weights[index].shape[3]
+            fold_kernel[(triton.cdiv(columns, COLUMNS), E * L)](
+                weight, gain, bias, product[..., first:], moved[..., first:], columns, whole,
+                WIDTH=C, ROWS=ROWS, COLUMNS=COLUMNS,
+            )  # fmt: skip
+
+        last_beside(one, weights)
         return product, moved
 
     @staticmethod
@@ -125,16 +130,31 @@ class Folded(torch.autograd.Function):
         (E, L, C), whole = gain.shape, asked.shape[3]
         tiles = [triton.cdiv(weight.shape[3], COLUMNS) for weight in weights]
         gains, biases = gain.new_empty(2, sum(tiles), E, L, C)
-        slopes, first, tile = [torch.empty_like(weight) for weight in weights], 0, 0
-        with device_context(gain):
-            for weight, slope, number in zip(weights, slopes, tiles, strict=True):
-                columns = weight.shape[3]
-                fold_gradient_kernel[(number, E * L)](
-                    weight, gain, bias, asked[..., first:], asked_moved[..., first:], slope, gains[tile:],
-                    biases[tile:], columns, whole, WIDTH=C, ROWS=ROWS, COLUMNS=COLUMNS,
-                )  # fmt: skip
-                first, tile = first + columns, tile + number
+        slopes = [torch.empty_like(weight) for weight in weights]
+        firsts = [0, *itertools.accumulate(weight.shape[3] for weight in weights)]
+        before = [0, *itertools.accumulate(tiles)]
+
+        def one(index: int) -> None:
+            weight, first, tile = weights[index], firsts[index], before[index]
+            fold_gradient_kernel[(tiles[index], E * L)](
+                weight, gain, bias, asked[..., first:], asked_moved[..., first:], slopes[index], gains[tile:],
+                biases[tile:], weight.shape[3], whole, WIDTH=C, ROWS=ROWS, COLUMNS=COLUMNS,
+            )  # fmt: skip
+
+        last_beside(one, weights)
         return gains.sum(0), biases.sum(0), None, *slopes
+
+
+def last_beside(function: Callable[[int], None], weights: Sequence[Tensor]) -> None:
+    """Call a function that launches a kernel for each weight by its index, for the last one beside the others."""
+    beside, last = branch(weights[0].device, 0), len(weights) - 1
+    with device_context(weights[0]):
+        with beside.forked():
+            function(last)
+            mark = beside.asked()
+        for index in range(last):
+            function(index)
+        beside.join(mark)
 
 
 def folded(gain: Tensor, bias: Tensor, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, Tensor]:
