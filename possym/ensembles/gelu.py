@@ -14,9 +14,7 @@ from torch import Tensor
 from possym.kernels import PTX, device_context, jit, tl, triton
 
 LENGTH = 16  # rows that a program of GELU alone works on
-ROWS, COLUMNS = 64, 128  # of a tile of a product
-DEPTH = 64  # terms of a product's sums that are taken at a time, at most
-WARPS = 8
+ENTER, GRADIENT = (64, 128, 64, 8), (64, 128, 64, 8)  # tiles of products: rows, columns, terms at a time, and warps
 
 
 @jit
@@ -137,16 +135,18 @@ def launch_gelu(product: Tensor, bias: Tensor, first: int, active: Tensor) -> No
         )  # fmt: skip
 
 
-def tiles(depth: int, precision: str) -> dict[str, int | str]:
-    """Return the sizes of a product's tiles; ``depth`` is a multiple of 32."""
-    return {
-        "ROWS": ROWS,
-        "COLUMNS": COLUMNS,
-        "DEPTH": min(DEPTH, depth & -depth),
+def tiled(sizes: tuple[int, int, int, int], rows: int, columns: int, depth: int, precision: str) -> tuple[int, dict]:
+    """Return how many programs write a product of a member, and their options; ``depth`` is a multiple of 32."""
+    tall, across, terms, warps = sizes
+    options = {
+        "ROWS": tall,
+        "COLUMNS": across,
+        "DEPTH": min(terms, depth & -depth),
         "PRECISION": precision,
-        "num_warps": WARPS,
+        "num_warps": warps,
         "num_stages": 2,
     }
+    return triton.cdiv(rows, tall) * triton.cdiv(columns, across), options
 
 
 def enter(normed: Tensor, weight: Tensor, bias: Tensor, product: Tensor, active: Tensor, precision: str) -> None:
@@ -159,17 +159,18 @@ def enter(normed: Tensor, weight: Tensor, bias: Tensor, product: Tensor, active:
         precision: see `possym.ensembles.fused.precision`.
     """
     (E, B, T, C), whole, inner = normed.shape, product.shape[3], active.shape[3]
+    programs, options = tiled(ENTER, B * T, whole, C, precision)
     with device_context(normed):
-        enter_kernel[(E * triton.cdiv(B * T, ROWS) * triton.cdiv(whole, COLUMNS),)](
+        enter_kernel[(E * programs,)](
             normed, weight, bias, product, active, whole - inner, inner, B * T, C, whole, weight.stride(0),
-            bias.stride(0), **tiles(C, precision),
+            bias.stride(0), **options,
         )  # fmt: skip
 
 
 def sums_of(active: Tensor) -> Tensor:
     """Return room for the sums that `gradient` writes (E, P, I), each over some rows."""
     E, B, T, inner = active.shape
-    return active.new_empty(E, triton.cdiv(B * T, ROWS), inner, dtype=torch.float32)
+    return active.new_empty(E, triton.cdiv(B * T, GRADIENT[0]), inner, dtype=torch.float32)
 
 
 def gradient(
@@ -186,8 +187,9 @@ def gradient(
     """
     (E, B, T, C), whole, inner = asked.shape, product.shape[3], sums.shape[2]
     first = whole - inner
+    programs, options = tiled(GRADIENT, B * T, inner, C, precision)
     with device_context(asked):
-        gradient_kernel[(E * triton.cdiv(B * T, ROWS) * triton.cdiv(inner, COLUMNS),)](
+        gradient_kernel[(E * programs,)](
             asked, weight, product[..., first:], bias[:, first:], back[..., first:], sums, inner, B * T, C, whole,
-            weight.stride(0), bias.stride(0), **tiles(C, precision),
+            weight.stride(0), bias.stride(0), **options,
         )  # fmt: skip
