@@ -29,7 +29,7 @@ def fold_kernel(
     layer = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     here = n < columns
-    total = tl.zeros((COLUMNS,), tl.float32)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)  # a sum within the loop would pass through shared memory each time
     for start in range(0, WIDTH, ROWS):
         rows = start + tl.arange(0, ROWS)
         there = rows < WIDTH
@@ -38,8 +38,8 @@ def fold_kernel(
         w = tl.load(weight + row[:, None] * columns + n[None, :], mask=inside, other=0.0)
         gains = tl.load(gain + row, mask=there, other=0.0)
         tl.store(product + row[:, None] * whole + n[None, :], w * gains[:, None], mask=inside)
-        total += tl.sum(w * tl.load(bias + row, mask=there, other=0.0)[:, None], 0)
-    tl.store(moved + layer * whole + n, total, mask=here)
+        total += w * tl.load(bias + row, mask=there, other=0.0)[:, None]
+    tl.store(moved + layer * whole + n, tl.sum(total, 0), mask=here)
 
 
 @jit
