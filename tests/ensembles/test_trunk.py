@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from possym.ensembles import fused
+from possym.ensembles import biases, fused
 from possym.ensembles.attention import tables
 from possym.ensembles.dropout import keep_mask, keys_by_step, keys_of_layers
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
@@ -76,3 +76,18 @@ def test_a_model_is_the_same_with_and_without_the_kernels(device, all_positions,
     monkeypatch.setattr(fused, "precision", lambda *sizes: None)
     for ours, plain in zip(found, run(), strict=True):
         assert (ours - plain).abs().max() <= 1e-4 * plain.abs().max()
+
+
+def test_sums_of_many_parts_are_added_up(device):
+    if not triton_available(torch.device(device)):
+        return
+    source = torch.Generator().manual_seed(0)
+    given = [
+        torch.randn(3, parts, columns, generator=source).to(device) for parts, columns in ((40, 96), (17, 200), (5, 32))
+    ]
+    entry, output = torch.zeros(3, 2, 296, device=device), torch.zeros(3, 2, 32, device=device)
+    biases.add_up(*given, entry[:, 1], output[:, 1])
+    attention, hidden, last = (each.sum(1) for each in given)
+    torch.testing.assert_close(entry[:, 1], torch.cat([attention, hidden], 1))
+    torch.testing.assert_close(output[:, 1], last)
+    assert not entry[:, 0].any() and not output[:, 0].any()
