@@ -16,6 +16,7 @@ from possym.profiling.scoring import Batch, ScoreCollector, Scoring
 from possym.scores import effective_swaps, exclusion, head_scores, plane_scores, scores_and_exclusion, swap_scores
 
 COUNTS = pytest.mark.parametrize("count", [2, 17, 65, 130])
+OVERFLOWS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, by which Triton interprets kernels
 
 
 def one_by_one(relocated, own, temperature, relative=False):
@@ -129,6 +130,17 @@ def test_contents_of_any_size_keep_their_digits(device, size):
         torch.testing.assert_close(sum(parts), contents[head].cpu().double(), rtol=2**-22, atol=2.0**-38 * size)
 
 
+@OVERFLOWS
+def test_a_softcap_does_not_hide_logits_that_are_no_numbers(device):
+    contents, positions, own = drawn(2, 40, 8), drawn(40, 8, seed=1).abs(), torch.zeros(2, 1)
+    contents[1, 7, :2] = (
+        torch.inf
+    )  # inf + inf, which the softcap makes finite, at odd positions, inf − inf at even ones
+    positions[::2, 1] *= -1
+    _, found, *_ = head_scores(*(x.to(device) for x in (contents, positions, own)), 1.0, 30.0, 10**9, True)
+    assert found.bound.isfinite().tolist() == [True, False]
+
+
 def test_a_large_matrix_is_never_whole(device):
     contents, positions, own = (x.to(device) for x in (drawn(2, 192, 8), drawn(192, 8, seed=1), drawn(2, 1, seed=2)))
     whole, *others = (head_scores(contents, positions, own, 1.0, None, n, True) for n in (2**20, 192 * 64, 1))
@@ -239,6 +251,7 @@ def test_float32_goes_through_kernels_where_they_run_and_other_numbers_do_not(de
     assert not kernels.supported(torch.ones(3, 3, device=device, dtype=torch.float64))
 
 
+@OVERFLOWS
 def test_logits_that_overflow_are_reported_with_their_layer(device):
     size = torch.full((1, 1, 6, 2), 1e30, device=device)
     inputs = LayerInputs(

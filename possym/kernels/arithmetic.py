@@ -84,5 +84,6 @@ def tanh(x):
     series = -0.05388374 + square * series
     series = 0.13332999 + square * series
     series = -0.33333332 + square * series
-    far = 1.0 - 2.0 * reciprocal(exp2(tl.minimum(tl.abs(x), 15.0) * (2.0 * LOG2_E)) + 1.0)
+    size = tl.minimum(tl.abs(x), 15.0, propagate_nan=tl.PropagateNan.ALL)  # a GPU's own minimum drops what is no number
+    far = 1.0 - 2.0 * reciprocal(exp2(size * (2.0 * LOG2_E)) + 1.0)
     return tl.where(square < 0.36, x + x * (square * series), tl.where(x < 0, -far, far))
