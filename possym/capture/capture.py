@@ -3,7 +3,7 @@
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from possym.capture.attention_call import AttentionCall, on_device
 from possym.capture.hooks import attached
 from possym.capture.layer_inputs import LayerInputs, Reading, merge_layers, read_layer
-from possym.capture.model_state import attends, check_model, modules_of, plainly, settled
+from possym.capture.model_state import asked_once, attends, check_model, modules_of, plainly, settled
 from possym.capture.probe import PROBE_LENGTH, Layer, check_attention, check_length, coverage, fingerprint, probe_layer
 from possym.capture.rope_layout import distance
 from possym.errors import InputError, UnsupportedModelError, to_int
@@ -295,16 +295,16 @@ class Capture:
         return "No attention layer differs"
 
 
-def accepted_by(forward: Callable) -> Mapping[str, inspect.Parameter]:
+def accepted_by(forward: Callable) -> frozenset[str]:
     """Return the parameters of a model's forward, of a class's own method looked up once."""
     method = getattr(forward, "__func__", None)
-    return inspect.signature(forward).parameters if method is None else parameters_of_method(method)
+    return frozenset(inspect.signature(forward).parameters) if method is None else parameters_of_method(method)
 
 
-@functools.cache
-def parameters_of_method(method: Callable) -> Mapping[str, inspect.Parameter]:
+@asked_once
+def parameters_of_method(method: Callable) -> frozenset[str]:
     """Return the parameters of a method, ``self`` too."""
-    return inspect.signature(method).parameters
+    return frozenset(inspect.signature(method).parameters)
 
 
 def check_sound(layers: list[tuple[list[int], Tensor]]) -> None:

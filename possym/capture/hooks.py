@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from possym.capture.attention_call import AttentionCall, Replayed, moved_tables
-from possym.capture.model_state import EAGER, attends, modules_of, settle, uninterrupted, uses_interface
+from possym.capture.model_state import EAGER, asked_once, attends, modules_of, settle, uninterrupted, uses_interface
 from possym.errors import InputError, UnsupportedModelError
 
 OnCall = Callable[[AttentionCall], tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | None]
@@ -151,13 +151,13 @@ class _CaptureSDPA(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-@functools.cache
+@asked_once
 def forward_names(kind: type[nn.Module]) -> list[str]:
     """Return the names of what a module's ``forward`` takes."""
     return list(inspect.signature(kind.forward).parameters)[1:]
 
 
-@functools.cache
+@asked_once
 def takes_softcap(function: Callable) -> bool:
     """Return whether an attention function applies the softcap that it is given."""
     return "softcap" in inspect.signature(function).parameters

@@ -13,14 +13,39 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from possym.errors import UnsupportedModelError, install_command
+
+Answer = TypeVar("Answer")
+
+
+def asked_once(ask: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
+    """Return a function that asks about each class or function once, and lets go of it when everyone else does.
+
+    A class that PyTorch makes for a parametrized layer holds that layer, so a cache that keeps the class keeps weights.
+
+    >>> asked_once(lambda kind: kind.__name__)(nn.Linear)
+    'Linear'
+    """
+    answers: dict[int, tuple[Answer, weakref.ref]] = {}
+
+    @functools.wraps(ask)
+    def answer(about: Any) -> Answer:
+        number = id(about)
+        if number not in answers:
+            found = ask(about)
+            answers[number] = found, weakref.ref(about, lambda _: answers.pop(number, None))
+            return found
+        return answers[number][0]
+
+    return answer
 
 
 def modules_of(model: Any) -> list[nn.Module]:
@@ -61,7 +86,7 @@ def all_configs(modules: list[nn.Module]) -> dict:
     return found
 
 
-@functools.cache
+@asked_once
 def names_config(kind: type[nn.Module]) -> bool:
     """Return whether a class has a config, or a property of that name."""
     return hasattr(kind, "config")
@@ -78,7 +103,7 @@ def attention_functions(modules: list[nn.Module]) -> tuple:
 EAGER = re.compile(r"\w*eager\w*attention\w*")
 
 
-@functools.cache
+@asked_once
 def attends(kind: type[nn.Module]) -> bool:
     """Return whether modules of a class are attention modules: by name, or because their forward attends."""
     code = getattr(inspect.unwrap(kind.forward), "__code__", None)

@@ -5,7 +5,6 @@ which hashes are cheap to take. What hooks or other code do to a model while it 
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from possym.capture.model_state import modules_of, parameters_of
+from possym.capture.model_state import asked_once, modules_of, parameters_of
 from possym.profiling.bit_sums import bit_sums, digests
 
 # What a config says besides how the model computes: where it came from, how it is run, tokens by name.
@@ -245,7 +244,7 @@ def keeps_no_more(modules: list[nn.Module]) -> bool:
     )
 
 
-@functools.cache
+@asked_once
 def saves_plainly(kind: type[nn.Module]) -> bool:
     """Return whether a class saves its state as `torch.nn.Module` does."""
     return all(getattr(kind, name) is getattr(nn.Module, name) for name in SAVING)

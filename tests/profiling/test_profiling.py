@@ -1,10 +1,13 @@
 """Profiles against really swapping hidden states in the model, and everything a user may hand in or do with one."""
 
+import gc
 import itertools
 import json
 import math
 import subprocess
 import sys
+import types
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -502,3 +505,32 @@ def test_frequencies_of_no_head_are_refused():
         result.frequency_profile(2, 0)
     with pytest.raises(InputError, match="per_frequency=True"):
         profile(families.build("llama"), families.tokens(9)).frequency_profile(0, 0)
+
+
+class Twice(torch.nn.Module):
+    """What a user may put before a layer's weight."""
+
+    def forward(self, weight):
+        return 2 * weight
+
+
+def give_it_a_forward(model):
+    own = model.forward
+    model.forward = types.MethodType(lambda self, **given: own(**given), model)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        give_it_a_forward,
+        lambda model: torch.nn.utils.parametrize.register_parametrization(model.lm_head, "weight", Twice()),
+    ],
+)
+def test_nothing_keeps_a_model_that_has_been_profiled(change):
+    model = families.build("llama")
+    change(model)
+    profile(model, families.tokens(9))
+    left = [weakref.ref(model), weakref.ref(model.lm_head)]
+    del model
+    gc.collect()
+    assert [reference() for reference in left] == [None, None]
