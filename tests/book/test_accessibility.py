@@ -1,4 +1,4 @@
-"""What `test_every_page_opens_whole_at_every_width` would find with axe-core, and the book by keyboard alone."""
+"""What `test_every_kind_of_page_is_whole_at_every_width` would find with axe-core, and the book by keyboard alone."""
 
 import pytest
 

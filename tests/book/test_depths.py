@@ -113,15 +113,3 @@ def test_search_names_each_page_once_and_reads_formulas(address, visit):
         assert len(links) == len(set(links)) > 3
         assert "\\(" not in page.locator("#search-results").text_content()
         assert v.problems == []
-
-
-def test_no_table_of_a_chapter_is_cut_on_a_wide_screen(pages, address, visit):
-    cut = []
-    with visit(1440) as v:
-        for page in (page for page in pages if page.startswith("chapters/")):
-            v.open(f"{address}/{page}")
-            cut += v.page.evaluate("""() => [...document.querySelectorAll(".bd-article table.dataframe")]
-              .filter(table => table.checkVisibility())
-              .filter(({ parentElement: room }) => room.scrollWidth > room.clientWidth + 1)
-              .map(table => location.pathname + ": " + table.textContent.replace(/\\s+/g, " ").slice(0, 80))""")
-    assert cut == []

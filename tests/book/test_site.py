@@ -26,7 +26,7 @@ COLOURS = "color-contrast", "link-in-text-block"  # which take axe-core longest
 OWN_LETTERS = "* {}"
 WIDE_LETTERS = "html { font-size: 125% !important } * { font-family: monospace !important }"
 LABEL = "figure.possym-chart svg .role-axis-label text"
-WAYS = (360, "light"), (800, "dark"), (1600, "light")
+WAYS = (360, "light"), (800, "dark"), (1440, "light")
 JOINED = """async pages => {
   const texts = await Promise.all(pages.map(page => fetch(page).then(answer => answer.text())));
   const articles = texts.map(text => new DOMParser().parseFromString(text, "text/html").querySelector(".bd-article"));
@@ -51,6 +51,10 @@ CUT = """() => [...document.querySelectorAll("figure.possym-chart svg.marks")].f
     return outside && box.width && +getComputedStyle(text).opacity;
   }).map(text => text.textContent);
 })"""
+CUT_TABLES = """() => [...document.querySelectorAll(".bd-article table.dataframe")]
+  .filter(table => table.checkVisibility())
+  .filter(({ parentElement: room }) => room.scrollWidth > room.clientWidth + 1)
+  .map(table => "a table is cut: " + table.textContent.replace(/\\s+/g, " ").slice(0, 80))"""
 TOUCHING = """() => [...document.querySelectorAll("figure.possym-chart svg.marks .role-axis-label")].flatMap(axis => {
   const drawn = [...axis.querySelectorAll("text")].filter(text => +getComputedStyle(text).opacity);
   const numbers = drawn.filter(text => /^[\\d.,%−]+$/.test(text.textContent));
@@ -114,6 +118,8 @@ def test_every_kind_of_page_is_whole_at_every_width(kinds_of_pages, address, vis
                     v.problems += cramped(v.page)
                 else:
                     v.problems += v.findings(*COLOURS if scheme == "dark" else ())
+                if width == 1440 and page.startswith("chapters/"):
+                    v.problems += v.page.evaluate(CUT_TABLES)
                 for letters in (OWN_LETTERS, WIDE_LETTERS) if width == 360 else (OWN_LETTERS,):
                     style = v.page.add_style_tag(content=letters)
                     across = v.page.evaluate("document.documentElement.scrollWidth")
