@@ -287,6 +287,7 @@ rule site:
 
 onstart:
     alone(BUILD)
+    without_rate_limit()
 
 
 onsuccess:

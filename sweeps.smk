@@ -99,6 +99,7 @@ rule point:
 
 onstart:
     alone(WORK)
+    without_rate_limit()
 
 
 onerror:

@@ -1,6 +1,7 @@
 """Members that train in groups, side by side: the numbers of one group, whatever is killed on the way."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -196,19 +197,25 @@ train(folder, CPU, CPU, evaluation=partial(killing, folder, {victim!r}))
 """
 
 
-@pytest.mark.parametrize("victim", ["worker", "run"])
-@pytest.mark.parametrize("devices", [1, 3])
-def test_a_killed_run_goes_on_with_another_number_of_devices(tmp_path, monkeypatch, victim, devices):
-    folder, script, log = tmp_path / "groups", tmp_path / "script.py", tmp_path / "log"
-    script.write_text(SCRIPT.format(folder=str(folder), victim=victim))
-    killed = subprocess.run(
-        [sys.executable, script], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
-    )
-    if victim == "run":
-        assert killed.returncode == -signal.SIGKILL
+@pytest.fixture(scope="module", params=["worker", "run"])
+def killed(request, tmp_path_factory):
+    """The folder of a run on two devices one of whose processes, or itself, was killed in the second group."""
+    here = tmp_path_factory.mktemp("killed")
+    folder, script = here / "groups", here / "script.py"
+    script.write_text(SCRIPT.format(folder=str(folder), victim=request.param))
+    environment = {"PYTHONPATH": str(ROOT)} | {f"POSSYM_{name}": str(here / name) for name in ("CACHE", "RESULTS")}
+    done = subprocess.run([sys.executable, script], env=os.environ | environment, capture_output=True, text=True)
+    if request.param == "run":
+        assert done.returncode == -signal.SIGKILL
     else:
-        assert killed.returncode == 1 and f"{DeviceError.__name__}: the work on cpu broke off" in killed.stderr
+        assert done.returncode == 1 and f"{DeviceError.__name__}: the work on cpu broke off" in done.stderr
     assert sorted(file.name for file in folder.iterdir()) == ["0-1.safetensors", "2-3.safetensors"]
+    return folder
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_a_killed_run_goes_on_with_another_number_of_devices(tmp_path, monkeypatch, killed, devices):
+    folder, log = shutil.copytree(killed, tmp_path / "groups"), tmp_path / "log"
     finished = (folder / "0-1.safetensors").stat().st_mtime_ns
     monkeypatch.setenv("LOG", str(log))
     resumed = train(folder, *[CPU] * devices)
