@@ -5,6 +5,7 @@ which hashes are cheap to take. What hooks or other code do to a model while it 
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -135,7 +136,7 @@ def beside(devices: Iterable[torch.device]) -> Iterator[Callable[[], None]]:
 
     What it gives lets all that is asked later wait for these streams; it is called before their results are read.
     """
-    streams = [(device, torch.cuda.Stream(device)) for device in devices if device.type == "cuda"]
+    streams = [(device, stream_beside(device)) for device in devices if device.type == "cuda"]
 
     def join() -> None:
         for device, stream in streams:
@@ -146,6 +147,12 @@ def beside(devices: Iterable[torch.device]) -> Iterator[Callable[[], None]]:
             stream.wait_stream(torch.cuda.current_stream(device))
             stack.enter_context(torch.cuda.stream(stream))
         yield join
+
+
+@functools.cache
+def stream_beside(device: torch.device) -> torch.cuda.Stream:
+    """Return a GPU's stream for hashes, always the same: PyTorch keeps memory for each stream that was ever used."""
+    return torch.cuda.Stream(device)
 
 
 def has_weights(model: nn.Module, stored: Any) -> bool:

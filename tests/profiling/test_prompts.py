@@ -175,6 +175,14 @@ def test_the_hash_of_weights_is_that_of_the_numbers_wherever_they_lie():
     assert weights_hash(born) == expected
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="memory of a GPU")
+def test_more_hashes_keep_no_more_memory_of_a_gpu():
+    model = torch.nn.Linear(2**10, 2**14, device="cuda")
+    first, before = weights_hash(model), torch.cuda.memory_reserved()
+    assert {weights_hash(model) for _ in range(4)} == {first}
+    assert torch.cuda.memory_reserved() == before
+
+
 def test_hashes_of_weights_that_were_made_before_still_tell_models_apart(tmp_path):
     model, other = families.build("llama"), families.build("llama")
     with torch.no_grad():
