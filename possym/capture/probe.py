@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from possym.capture.attention_call import AttentionCall
-from possym.capture.model_state import attention_functions, parameters_of
+from possym.capture.model_state import attends, attention_functions, parameters_of
 from possym.capture.rope_layout import (
     RopeLayout,
     detect_gain,
@@ -27,6 +27,7 @@ from possym.errors import UnsupportedModelError
 from possym.rope import rotate_by
 
 PROBE_LENGTH = 12
+PLAIN = {bool, int, float, str}  # kinds of attributes by which a user switches a layer's rotation on or off
 
 
 @dataclass
@@ -201,7 +202,7 @@ def check(call: AttentionCall, found: Layer, query: Tensor, key: Tensor, tables:
 
 
 def fingerprint(modules: list[nn.Module]) -> tuple:
-    """Return what changes when a model's parts, their attention, their position, parameters or buffers change.
+    """Return what changes when a model's parts, their attention and its plain attributes, parameters or buffers change.
 
     Vectors, such as gains and frequencies that a probe copies, count with their values: an optimiser may change them
     unseen. Versions of buffers do not count: to put dynamic frequencies back moves them.
@@ -215,7 +216,14 @@ def fingerprint(modules: list[nn.Module]) -> tuple:
             vectors.setdefault((p.device, p.dtype), []).append(p)
     with torch.no_grad():
         values = tuple(torch.cat(some).float().cpu().numpy().tobytes() for some in vectors.values())
-    return marks, values, tuple(map(id, modules)), attention_functions(modules)
+    switches = tuple(
+        value
+        for module in modules
+        if attends(type(module))
+        for name, value in vars(module).items()
+        if type(value) in PLAIN and name != "training"
+    )
+    return marks, values, tuple(map(id, modules)), attention_functions(modules), switches
 
 
 def coverage(layers: list[Layer | None]) -> pd.DataFrame:

@@ -555,6 +555,15 @@ def test_a_model_is_asked_again_only_when_it_changed():
     assert len(capture_module._probed) == gone - 1
 
 
+def test_a_layer_whose_rotation_is_switched_on_is_asked_again():
+    model = families.build("smollm3")
+    kept = Capture(model)
+    assert kept.coverage.rotates.tolist() == [True, False]
+    model.model.layers[1].self_attn.use_rope = 1
+    kept.run(families.tokens(9), lambda inputs: None)
+    assert kept.coverage.rotates.tolist() == Capture(model).coverage.rotates.tolist() == [True, True]
+
+
 @pytest.mark.parametrize("family, what", [("llama", "inv_freq"), ("hunyuan_v1_dense", "layernorm")])
 def test_a_capture_kept_while_the_model_changes_reads_the_model_as_it_is_now(family, what):
     """Speeds of frequencies, and gains after the rotation, are what the probe copied."""
