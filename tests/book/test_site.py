@@ -1,11 +1,13 @@
 """The built site in a real browser, every request to the network blocked and counted."""
 
+import contextlib
 import json
 import re
 from collections import Counter
 from html import unescape
 
 import pytest
+from playwright.sync_api import TimeoutError
 
 from possym.charts import ASKS, KINDS, KNOWN_HEADS
 
@@ -87,6 +89,14 @@ def cramped(page) -> list[str]:
     return page.evaluate(CUT) + page.evaluate(TOUCHING)
 
 
+def themed(page, scheme: str) -> bool:
+    """Whether a page takes on a colour scheme, for which its script is told a moment after the browser."""
+    with contextlib.suppress(TimeoutError):
+        page.wait_for_function("scheme => document.documentElement.dataset.theme === scheme", arg=scheme, timeout=5000)
+        return True
+    return False
+
+
 def test_every_kind_of_page_is_whole_at_every_width(kinds_of_pages, address, visit):
     """And axe-core finds nothing wrong with it, light by all rules and dark by those of colours.
 
@@ -112,7 +122,7 @@ def test_every_kind_of_page_is_whole_at_every_width(kinds_of_pages, address, vis
                 formulas, typeset = (v.page.locator(s).count() for s in (".bd-article .math", "mjx-container"))
                 if typeset < formulas:
                     v.problems.append(f"{typeset} of {formulas} formulas typeset")
-                if v.page.evaluate("document.documentElement.dataset.theme") != scheme:
+                if not themed(v.page, scheme):
                     v.problems.append(f"not {scheme}")
                 if width == 360:
                     v.problems += cramped(v.page)
