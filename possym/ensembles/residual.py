@@ -27,20 +27,26 @@ def stays(keys, member, place, THRESHOLD: tl.constexpr, SHIFT: tl.constexpr):
 
 
 @jit
+def rows_of_member(across, each, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return whose rows a program works on, rows and columns, what is inside, and places in the member's and in all."""
+    parts = tl.cdiv(each, ROWS)
+    member = tl.program_id(0) // parts
+    rows = (tl.program_id(0) % parts) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    inside = (rows[:, None] < each) & (columns[None, :] < across)
+    own = rows[:, None] * across + columns[None, :]
+    return member, rows, columns, inside, own, member.to(tl.int64) * each * across + own
+
+
+@jit
 def add_and_norm_kernel(
     x, attended, processed, bias, keys, total, normed, scales, across, each, step,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, ADDING: tl.constexpr, NORMING: tl.constexpr, SCALED: tl.constexpr,
     THRESHOLD: tl.constexpr, ATTENDED: tl.constexpr, PROCESSED: tl.constexpr,
 ):  # fmt: skip
     """Add to some rows of one member's residual stream what a block brought, and write them normed."""
-    parts = tl.cdiv(each, ROWS)
-    member = tl.program_id(0) // parts
-    rows = (tl.program_id(0) % parts) * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, COLUMNS)
+    member, rows, columns, inside, own, place = rows_of_member(across, each, ROWS, COLUMNS)
     there = columns[None, :] < across
-    inside = (rows[:, None] < each) & there
-    own = rows[:, None] * across + columns[None, :]
-    place = member.to(tl.int64) * each * across + own
     value = tl.load(x + place, mask=inside, other=0.0)
     if ADDING:
         by_attention = tl.load(attended + place, mask=inside, other=0.0).to(tl.float32)
@@ -67,13 +73,7 @@ def gradient_kernel(
     THRESHOLD: tl.constexpr, ATTENDED: tl.constexpr, PROCESSED: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of some rows of one member's stream, of what was brought to it, and the latter's sum."""
-    parts = tl.cdiv(each, ROWS)
-    member = tl.program_id(0) // parts
-    rows = (tl.program_id(0) % parts) * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, COLUMNS)
-    inside = (rows[:, None] < each) & (columns[None, :] < across)
-    own = rows[:, None] * across + columns[None, :]
-    place = member.to(tl.int64) * each * across + own
+    member, rows, columns, inside, own, place = rows_of_member(across, each, ROWS, COLUMNS)
     slope = tl.load(asked + place, mask=inside, other=0.0)
     if NORMED:
         back = tl.load(above + place, mask=inside, other=0.0).to(tl.float32)

@@ -37,12 +37,16 @@ def device_context(x: Tensor):
 
 
 @jit
+def instruction(x, TEXT: tl.constexpr):
+    """Return what one instruction of PTX makes of numbers of float32."""
+    return tl.inline_asm_elementwise(TEXT, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@jit
 def exp2(x):
     """Return 2ˣ, 0 where that is not a normal number, for which a GPU takes one instruction and not four."""
     if PTX:
-        return tl.inline_asm_elementwise(
-            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
+        return instruction(x, "ex2.approx.ftz.f32 $0, $1;")
     return tl.exp2(x)
 
 
@@ -50,9 +54,7 @@ def exp2(x):
 def log2(x):
     """Return log₂ of a normal number, as `exp2` does."""
     if PTX:
-        return tl.inline_asm_elementwise(
-            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
+        return instruction(x, "lg2.approx.ftz.f32 $0, $1;")
     return tl.log2(x)
 
 
@@ -60,9 +62,7 @@ def log2(x):
 def rsqrt(x):
     """Return 1/√x of a normal number, as `exp2` does."""
     if PTX:
-        return tl.inline_asm_elementwise(
-            "rsqrt.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
+        return instruction(x, "rsqrt.approx.ftz.f32 $0, $1;")
     return tl.rsqrt(x)
 
 
@@ -70,9 +70,7 @@ def rsqrt(x):
 def reciprocal(x):
     """Return 1/x of a normal number, as `exp2` does."""
     if PTX:
-        return tl.inline_asm_elementwise(
-            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
+        return instruction(x, "rcp.approx.ftz.f32 $0, $1;")
     return 1.0 / x
 
 
