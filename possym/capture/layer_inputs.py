@@ -28,7 +28,7 @@ from possym.scores import (
     scores_and_exclusion,
 )
 
-MATRIX_ENTRIES = 2**27  # of relocated logits at once on a GPU, those of one head at least
+MATRIX_ENTRIES = 2**27  # of contents, or of relocated logits, at once on a GPU, those of one head at least
 
 
 class LayerScores(NamedTuple):
