@@ -41,8 +41,8 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
 
 def begin_identity(model: nn.Module) -> Callable[[], dict[str, Any]]:
     """Let the devices begin the sums of `weights_hash`, and return what waits for them and gives `model_identity`."""
-    weights = begin_weights_hash(model)
-    devices = {p.device for p in parameters_of(modules_of(model))}
+    devices = devices_of(model)
+    weights = begin_weights_hash(model, devices)
     found = {
         "model": model_name(model),
         "class": type(model).__name__,
@@ -95,17 +95,22 @@ def weights_hash(model: nn.Module, mark: str = MARK) -> str:
     >>> weights_hash(nn.Linear(3, 2)) == weights_hash(nn.Linear(3, 2))
     False
     """
-    return begin_weights_hash(model, mark)()
+    return begin_weights_hash(model, devices_of(model), mark)()
 
 
-def begin_weights_hash(model: nn.Module, mark: str = MARK) -> Callable[[], str]:
-    """Let the devices begin the sums of `weights_hash`, and return what waits for them and gives the hash.
+def devices_of(model: nn.Module) -> set[torch.device]:
+    """Return where a model's parameters lie."""
+    return {p.device for p in parameters_of(modules_of(model))}
+
+
+def begin_weights_hash(model: nn.Module, devices: Iterable[torch.device], mark: str = MARK) -> Callable[[], str]:
+    """Let a model's devices begin the sums of `weights_hash`, and return what waits for them and gives the hash.
 
     A GPU sums beside what it is asked next, which does not wait for the sums.
     """
     stored: dict[torch.device, list[tuple[str, Tensor]]] = {}
     begun = []
-    with torch.no_grad(), beside({p.device for p in parameters_of(modules_of(model))}) as join:
+    with torch.no_grad(), beside(devices) as join:
         found = sorted(stored_tensors(model), key=lambda pair: pair[0])
         digest = hashlib.sha256("".join(f"{name} {tuple(x.shape)} {x.dtype}\n" for name, x in found).encode())
         for name, x in found:
