@@ -1,6 +1,7 @@
 """The ledger's page, links, search and sharing, and whether the back matter has everything that it promises."""
 
 import ast
+import contextlib
 import html
 import json
 import re
@@ -12,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import jupytext
 import pytest
 import yaml
-from playwright.sync_api import expect
+from playwright.sync_api import TimeoutError, expect
 
 from possym import claims
 from possym.claims.table import anchor
@@ -98,6 +99,12 @@ def test_back_and_forward_undo_and_redo_filters(address, visit, ledger):
         assert v.problems == []
 
 
+IN_FRONT = """selector => {
+  const element = document.querySelector(selector), { left, top } = element.getBoundingClientRect();
+  return element.contains(document.elementFromPoint(left + 20, top + 5));
+}"""
+
+
 @pytest.mark.parametrize("width", [360, 1200])
 def test_what_holds_leads_to_the_claims_row_in_the_ledger(address, visit, ledger, width):
     claim = ledger.index[ledger["verdict"] == "does not hold"][-1]
@@ -114,16 +121,16 @@ def test_what_holds_leads_to_the_claims_row_in_the_ledger(address, visit, ledger
         expect(page.locator(row)).to_be_hidden()
         page.evaluate("address => { location.hash = address }", row)
         expect(page.locator(row)).to_be_in_viewport()
-        assert page.locator("select[name=verdict]").input_value() == ""
+        expect(page.locator("select[name=verdict]")).to_have_value("")
         assert v.problems == []
 
 
 def in_front(page, selector: str) -> bool:
-    """Whether the first line of what a selector finds is covered by nothing."""
-    return page.locator(selector).evaluate("""element => {
-      const { left, top } = element.getBoundingClientRect();
-      return element.contains(document.elementFromPoint(left + 20, top + 5));
-    }""")
+    """Whether the first line of what a selector finds is covered by nothing, once the page has scrolled."""
+    with contextlib.suppress(TimeoutError):
+        page.wait_for_function(IN_FRONT, arg=selector, timeout=5000)
+        return True
+    return False
 
 
 @pytest.mark.parametrize("width", [390, 1440])
