@@ -1,11 +1,12 @@
-"""Sums of the bits of many matrices, read as whole numbers: what a hash of a model's weights is made of.
+"""Digests of the bits of many matrices, read as whole numbers: what a hash of a model's weights is made of.
 
-Where Triton runs one kernel reads all matrices once. Elsewhere each is widened in pieces, since PyTorch sums 32-bit
-numbers into 64 bits by copying them first.
+Where Triton runs one kernel reads all matrices once. Elsewhere their rows and columns are summed in pieces, since
+PyTorch sums 32-bit numbers into 64 bits by copying them first, and matrices of one shape together.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,9 +16,18 @@ from possym.kernels import device_context, jit, tl, triton_available
 
 INTEGERS = (torch.int32, torch.int16, torch.int8)  # what bits are read as: as few numbers as fit a row
 TOGETHER, TOGETHER_ON_GPU = 2**18, 2**25  # numbers that are widened at once: what a cache holds, few calls
-ROWS, COLUMNS, STEPS = 16, 256, 8  # a program reads as many tiles, one below the other
+ROWS, COLUMNS, STEPS = 8, 256, 16  # a program reads as many tiles, one below the other
 # Odd numbers of 64 bits without a pattern, of which factors of places are made.
 MIXERS = (-7046029254386353131, -4658895280553007687), (-7723592293110705685, -4417276706812531889)
+
+
+def bit_digests(tensors: Sequence[Tensor]) -> Tensor:
+    """Return `digests` of `bit_sums` of several tensors (n, 2), all on one device, where the digests lie too.
+
+    >>> bit_digests([torch.tensor([[1, 2], [3, 4]], dtype=torch.int32)]).shape
+    torch.Size([1, 2])
+    """
+    return in_one_kernel(tensors) if triton_available(tensors[0].device) else digests(bit_sums(tensors))
 
 
 def bit_sums(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -29,16 +39,18 @@ def bit_sums(tensors: Sequence[Tensor]) -> list[Tensor]:
     [tensor([3, 7, 4, 6]), tensor([5])]
     """
     bits = [as_integers(x) for x in tensors]
-    wide = [k for k, x in enumerate(bits) if x.shape[1] > 1]
-    if wide and triton_available(bits[wide[0]].device):
-        sums = dict(zip(wide, in_one_kernel([bits[k] for k in wide]), strict=True))
-    else:
-        sums = {k: in_pieces(bits[k]) for k in wide}
-    for kind in INTEGERS:  # columns are widened together, since a call costs more than they do
-        columns = [k for k, x in enumerate(bits) if x.dtype == kind and k not in sums]
-        if columns:
-            widened = torch.cat([bits[k] for k in columns]).flatten().long()
-            sums |= zip(columns, widened.split([len(bits[k]) for k in columns]), strict=True)
+    alike: dict[tuple, list[int]] = {}
+    for k, x in enumerate(bits):
+        alike.setdefault((x.dtype, x.shape if x.shape[1] > 1 else None), []).append(k)
+    sums: dict[int, Tensor] = {}
+    for (_, shape), places in alike.items():
+        some = [bits[k] for k in places]
+        if shape is None:  # columns are widened together, since a call costs more than they do
+            found = torch.cat(some).flatten().long().split([len(x) for x in some])
+        else:
+            together = max(1, at_once(some[0]) // some[0].numel())
+            found = [x for k in range(0, len(some), together) for x in in_pieces(torch.stack(some[k : k + together]))]
+        sums |= zip(places, found, strict=True)
     return [sums[k] for k in range(len(bits))]
 
 
@@ -74,60 +86,103 @@ def as_integers(x: Tensor) -> Tensor:
     return x.view(kind)
 
 
+def at_once(bits: Tensor) -> int:
+    """Return how many numbers are widened at once where some lie."""
+    return TOGETHER_ON_GPU if bits.is_cuda else TOGETHER
+
+
 def in_pieces(bits: Tensor) -> Tensor:
-    """Return the sums of a matrix (R, C) over each row and each column (R + C)."""
-    at_once = (TOGETHER_ON_GPU if bits.is_cuda else TOGETHER) // bits.shape[1]
-    widened = (some.long() for some in bits.split(max(1, at_once)))
-    rows, columns = zip(*[(wide.sum(1), wide.sum(0)) for wide in widened], strict=True)
-    return torch.cat([*rows, sum(columns[1:], columns[0])])
+    """Return the sums of matrices (n, R, C) over each row and each column (n, R + C)."""
+    step = max(1, at_once(bits) // (len(bits) * bits.shape[2]))
+    widened = (some.long() for some in bits.split(step, 1))
+    rows, columns = zip(*[(wide.sum(2), wide.sum(1)) for wide in widened], strict=True)
+    return torch.cat([*rows, sum(columns[1:], columns[0])], 1)
 
 
 @jit
-def bits_kernel(
-    owners, table, sums, KIND: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr
-):
-    """Add to the sums of a matrix those of some of its tiles: whole numbers, so that any order gives the same.
+def factor_of(place, FIRST: tl.constexpr, SECOND: tl.constexpr):
+    """Return the odd factors of places, from 1, as `digests` makes them."""
+    factor = place.to(tl.int64) * FIRST
+    return ((factor ^ (factor >> 31)) * SECOND) | 1
 
-    ``owners`` names each program's matrix; of a matrix the table has where it lies, its rows and columns, its first
-    program, where its sums begin and how many programs it takes.
-    """
-    entry = table + tl.load(owners + tl.program_id(0)) * 6
-    start = tl.load(entry).to(tl.pointer_type(KIND))
-    rows = tl.load(entry + 1)
-    columns = tl.load(entry + 2)
-    block = tl.program_id(0) - tl.load(entry + 3)
-    sums += tl.load(entry + 4)
+
+@jit
+def add_tiles(
+    start, found, block, rows, columns, before,
+    MIXERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    """Add to both digests of a matrix what some of its tiles hold, each number with the factors of row and column."""
     across = (columns + COLUMNS - 1) // COLUMNS
     column = (block % across) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((COLUMNS,), tl.int64)
+    one = tl.zeros((ROWS,), tl.int64)
+    other = tl.zeros((ROWS,), tl.int64)
     for step in range(STEPS):
         row = ((block // across) * STEPS + step) * ROWS + tl.arange(0, ROWS)
         inside = (row[:, None] < rows) & (column[None, :] < columns)
         x = tl.load(start + row[:, None] * columns + column[None, :], mask=inside, other=0).to(tl.int64)
-        tl.atomic_add(sums + row, tl.sum(x, 1), mask=row < rows)
         total += tl.sum(x, 0)
-    tl.atomic_add(sums + rows + column, total, mask=column < columns)
+        in_row = tl.where(before > 0, tl.sum(x, 1), 0)
+        one += in_row * factor_of(row + 1, MIXERS[0][0], MIXERS[0][1])
+        other += in_row * factor_of(row + 1, MIXERS[1][0], MIXERS[1][1])
+    place = before + column + 1
+    tl.atomic_add(found, tl.sum(one, 0) + tl.sum(total * factor_of(place, MIXERS[0][0], MIXERS[0][1]), 0))
+    tl.atomic_add(found + 1, tl.sum(other, 0) + tl.sum(total * factor_of(place, MIXERS[1][0], MIXERS[1][1]), 0))
 
 
-def in_one_kernel(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """Return what `in_pieces` does for each of several matrices, by one kernel for each kind of whole numbers."""
-    device, lengths = matrices[0].device, [sum(x.shape) for x in matrices]
-    sums = torch.zeros(sum(lengths), dtype=torch.int64, device=device)
-    parts = sums.split(lengths)
-    for kind in INTEGERS:
-        entries, first = [], 0
-        for x, part in zip(matrices, parts, strict=True):
-            if x.dtype == kind:
-                blocks = -(-x.shape[0] // (ROWS * STEPS)) * -(-x.shape[1] // COLUMNS)
-                entries.append((x.data_ptr(), *x.shape, first, part.storage_offset(), blocks))
-                first += blocks
-        if entries:
-            table = torch.tensor(entries, device="cpu").to(device, non_blocking=True)
-            owners = torch.repeat_interleave(table[:, -1], output_size=first)
-            with device_context(sums):
-                bits_kernel[(first,)](
-                    owners, table, sums,
-                    KIND=getattr(tl, str(kind).removeprefix("torch.")), ROWS=ROWS, COLUMNS=COLUMNS, STEPS=STEPS,
-                    num_warps=4,
-                )  # fmt: skip
-    return list(parts)
+@jit
+def digests_kernel(
+    owners, table, found,
+    MIXERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    """Add to both digests of a matrix some of its tiles: whole numbers, so that any order gives the same.
+
+    ``owners`` names each program's matrix; of a matrix the table has where it lies, the bytes of a number, its rows and
+    columns, how many numbers its digests take before its columns (its rows, none of a row that stands for itself), its
+    first program and how many there are.
+    """
+    owner = tl.load(owners + tl.program_id(0))
+    entry = table + owner * 7
+    start = tl.load(entry)
+    size = tl.load(entry + 1)
+    rows = tl.load(entry + 2)
+    columns = tl.load(entry + 3)
+    before = tl.load(entry + 4)
+    block = tl.program_id(0) - tl.load(entry + 5)
+    found += owner * 2
+    if size == 4:
+        add_tiles(
+            start.to(tl.pointer_type(tl.int32)), found, block, rows, columns, before, MIXERS, ROWS, COLUMNS, STEPS
+        )
+    elif size == 2:
+        add_tiles(
+            start.to(tl.pointer_type(tl.int16)), found, block, rows, columns, before, MIXERS, ROWS, COLUMNS, STEPS
+        )
+    else:
+        add_tiles(start.to(tl.pointer_type(tl.int8)), found, block, rows, columns, before, MIXERS, ROWS, COLUMNS, STEPS)
+
+
+def in_one_kernel(tensors: Sequence[Tensor]) -> Tensor:
+    """Return what `bit_digests` does, by one kernel, which reads tensors where they lie if it can."""
+    device, table, programs, copies = tensors[0].device, [], 0, []
+    for x in tensors:
+        width = x.element_size() * (x.shape[-1] if x.ndim > 1 else 1)
+        size = math.gcd(width, 4)
+        if not x.is_contiguous() or x.data_ptr() % size:
+            x = x.clone(memory_format=torch.contiguous_format)
+            copies.append(x)  # which live until they are read
+        columns = width // size
+        rows = before = x.nbytes // width
+        if columns == 1:
+            rows, columns, before = 1, rows, 0
+        blocks = -(-rows // (ROWS * STEPS)) * -(-columns // COLUMNS)
+        table.append((x.data_ptr(), size, rows, columns, before, programs, blocks))
+        programs += blocks
+    table = torch.tensor(table, device="cpu").to(device, non_blocking=True)
+    owners = torch.repeat_interleave(table[:, -1], output_size=programs)
+    found = torch.zeros(len(tensors), 2, dtype=torch.int64, device=device)
+    with device_context(found):
+        digests_kernel[(programs,)](
+            owners, table, found, MIXERS=MIXERS, ROWS=ROWS, COLUMNS=COLUMNS, STEPS=STEPS, num_warps=4
+        )
+    return found

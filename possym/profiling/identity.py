@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from possym.capture.model_state import asked_once, modules_of, parameters_of
-from possym.profiling.bit_sums import bit_sums, digests
+from possym.profiling.bit_sums import bit_digests, bit_sums
 
 # What a config says besides how the model computes: where it came from, how it is run, tokens by name.
 VOLATILE = {
@@ -117,9 +117,10 @@ def begin_weights_hash(model: nn.Module, devices: Iterable[torch.device], mark: 
             if not x.is_meta and x.numel():
                 stored.setdefault(x.device, []).append((name, x))
         for some in stored.values():  # a device is asked once
-            sums = bit_sums([x for _, x in some])
-            lengths = [2 if mark else len(each) for each in sums]
-            begun.append(([name for name, _ in some], digests(sums) if mark else torch.cat(sums), lengths))
+            names, tensors = zip(*some, strict=True)
+            sums = bit_digests(tensors) if mark else bit_sums(tensors)
+            lengths = [len(each) for each in sums]
+            begun.append((names, sums.flatten() if mark else torch.cat(sums), lengths))
 
     def finish() -> str:
         join()
