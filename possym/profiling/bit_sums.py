@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -164,21 +165,24 @@ def digests_kernel(
 
 def in_one_kernel(tensors: Sequence[Tensor]) -> Tensor:
     """Return what `bit_digests` does, by one kernel, which reads tensors where they lie if it can."""
-    device, table, programs, copies = tensors[0].device, [], 0, []
+    device, numbers, programs, copies = tensors[0].device, [], 0, []
     for x in tensors:
-        width = x.element_size() * (x.shape[-1] if x.ndim > 1 else 1)
+        shape = x.shape
+        width = x.element_size() * (shape[-1] if len(shape) > 1 else 1)
         size = math.gcd(width, 4)
-        if not x.is_contiguous() or x.data_ptr() % size:
-            x = x.clone(memory_format=torch.contiguous_format)
-            copies.append(x)  # which live until they are read
+        start = x.data_ptr()
+        if start % size or not x.is_contiguous():
+            copies.append(x.clone(memory_format=torch.contiguous_format))  # which live until they are read
+            start = copies[-1].data_ptr()
         columns = width // size
         rows = before = x.nbytes // width
         if columns == 1:
             rows, columns, before = 1, rows, 0
         blocks = -(-rows // (ROWS * STEPS)) * -(-columns // COLUMNS)
-        table.append((x.data_ptr(), size, rows, columns, before, programs, blocks))
+        numbers += start, size, rows, columns, before, programs, blocks
         programs += blocks
-    table = torch.tensor(table, device="cpu").to(device, non_blocking=True)
+    # An array is made in a sixth of the time that PyTorch takes for a list.
+    table = torch.from_numpy(np.array(numbers, np.int64)).view(-1, 7).to(device, non_blocking=True)
     owners = torch.repeat_interleave(table[:, -1], output_size=programs)
     found = torch.zeros(len(tensors), 2, dtype=torch.int64, device=device)
     with device_context(found):

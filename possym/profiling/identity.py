@@ -8,6 +8,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -41,8 +42,9 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
 
 def begin_identity(model: nn.Module) -> Callable[[], dict[str, Any]]:
     """Let the devices begin the sums of `weights_hash`, and return what waits for them and gives `model_identity`."""
-    devices = devices_of(model)
-    weights = begin_weights_hash(model, devices)
+    modules = modules_of(model)
+    devices = devices_of(modules)
+    weights = begin_weights_hash(model, modules, devices)
     found = {
         "model": model_name(model),
         "class": type(model).__name__,
@@ -95,15 +97,18 @@ def weights_hash(model: nn.Module, mark: str = MARK) -> str:
     >>> weights_hash(nn.Linear(3, 2)) == weights_hash(nn.Linear(3, 2))
     False
     """
-    return begin_weights_hash(model, devices_of(model), mark)()
+    modules = modules_of(model)
+    return begin_weights_hash(model, modules, devices_of(modules), mark)()
 
 
-def devices_of(model: nn.Module) -> set[torch.device]:
-    """Return where a model's parameters lie."""
-    return {p.device for p in parameters_of(modules_of(model))}
+def devices_of(modules: list[nn.Module]) -> set[torch.device]:
+    """Return where the parameters of modules lie."""
+    return {p.device for p in parameters_of(modules)}
 
 
-def begin_weights_hash(model: nn.Module, devices: Iterable[torch.device], mark: str = MARK) -> Callable[[], str]:
+def begin_weights_hash(
+    model: nn.Module, modules: list[nn.Module], devices: Iterable[torch.device], mark: str = MARK
+) -> Callable[[], str]:
     """Let a model's devices begin the sums of `weights_hash`, and return what waits for them and gives the hash.
 
     A GPU sums beside what it is asked next, which does not wait for the sums.
@@ -111,16 +116,18 @@ def begin_weights_hash(model: nn.Module, devices: Iterable[torch.device], mark: 
     stored: dict[torch.device, list[tuple[str, Tensor]]] = {}
     begun = []
     with torch.no_grad(), beside(devices) as join:
-        found = sorted(stored_tensors(model), key=lambda pair: pair[0])
-        digest = hashlib.sha256("".join(f"{name} {tuple(x.shape)} {x.dtype}\n" for name, x in found).encode())
+        found = sorted(stored_tensors(model, modules), key=operator.itemgetter(0))
+        digest = hashlib.sha256("".join([f"{name} {described(x.shape, x.dtype)}\n" for name, x in found]).encode())
         for name, x in found:
             if not x.is_meta and x.numel():
                 stored.setdefault(x.device, []).append((name, x))
         for some in stored.values():  # a device is asked once
             names, tensors = zip(*some, strict=True)
-            sums = bit_digests(tensors) if mark else bit_sums(tensors)
-            lengths = [len(each) for each in sums]
-            begun.append((names, sums.flatten() if mark else torch.cat(sums), lengths))
+            if mark:
+                begun.append((names, bit_digests(tensors), [2] * len(names)))
+            else:
+                sums = bit_sums(tensors)
+                begun.append((names, torch.cat(sums), list(map(len, sums))))
 
     def finish() -> str:
         join()
@@ -134,6 +141,16 @@ def begin_weights_hash(model: nn.Module, devices: Iterable[torch.device], mark: 
         return (mark + whole.hexdigest())[:16]
 
     return finish
+
+
+@functools.lru_cache(256)
+def described(shape: torch.Size, dtype: torch.dtype) -> str:
+    """Return a shape and a dtype as text: many tensors of a model have the same, and to write it takes longer.
+
+    >>> described(torch.Size([3, 2]), torch.float32)
+    '(3, 2) torch.float32'
+    """
+    return f"{tuple(shape)} {dtype}"
 
 
 @contextlib.contextmanager
@@ -181,18 +198,19 @@ def marked_alike(first: Any, second: Any) -> bool:
     return str(first).startswith(MARK) == str(second).startswith(MARK)
 
 
-def stored_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+def stored_tensors(model: nn.Module, modules: list[nn.Module]) -> list[tuple[str, Tensor]]:
     """Return a model's parameters and buffers, and what else its state holds, such as packed weights, by name."""
     found: dict[str, Any] = {}
     known: set[str] = set()
     once: set[int] = set()  # modules and parameters that have been met: one that is shared counts under its first name
     named = prefixed_modules(model)
-    state = state_besides_parameters(model, named)
+    state = state_besides_parameters(model, named, modules)
     for begin, module in named:
-        for name, parameter in module._parameters.items():
-            if parameter is not None and id(parameter) not in once:
-                found[begin + name] = parameter
-                once.add(id(parameter))
+        if module._parameters:
+            for name, parameter in module._parameters.items():
+                if parameter is not None and id(parameter) not in once:
+                    found[begin + name] = parameter
+                    once.add(id(parameter))
         if not module._buffers or id(module) in once:
             continue
         once.add(id(module))
@@ -205,8 +223,14 @@ def stored_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
             rounded = name not in state and buffer.dtype.is_floating_point
             found[name] = buffer.to(torch.bfloat16) if rounded else buffer
     found |= {name: value for name, value in state.items() if name not in known}
-    named = [(name.replace("_orig_mod.", "").removeprefix("module."), value) for name, value in found.items()]
-    return [pair for name, value in named for pair in plain_tensors(name, value)]
+    plain = []
+    for name, value in found.items():
+        name = name.replace("_orig_mod.", "").removeprefix("module.")
+        if is_plain(value):
+            plain.append((name, value))
+        else:
+            plain += plain_tensors(name, value)
+    return plain
 
 
 def prefixed_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -217,21 +241,24 @@ def prefixed_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """
     found, waiting = [], [("", model)]
     while waiting:
-        begin, module = waiting.pop()
-        found.append((begin, module))
-        parts = reversed(module._modules.items())
-        waiting += [(f"{begin}{name}.", part) for name, part in parts if part is not None]
+        found.append(waiting.pop())
+        begin, module = found[-1]
+        if module._modules:
+            parts = reversed(module._modules.items())
+            waiting += [(f"{begin}{name}.", part) for name, part in parts if part is not None]
     return found
 
 
-def state_besides_parameters(model: nn.Module, named: list[tuple[str, nn.Module]]) -> dict[str, Any]:
+def state_besides_parameters(
+    model: nn.Module, named: list[tuple[str, nn.Module]], modules: list[nn.Module]
+) -> dict[str, Any]:
     """Return what a model's state holds, as `torch.nn.Module.state_dict` says, besides its parameters.
 
     Modules that pack their weights are not asked for it: on a CPU, 4-bit layers of bitsandbytes pack them in their
     first pass. Asked for their state, they unpack them wrongly (0.50.2), and the model is lost. Neither is a model of
     which all is known, since that is slow.
     """
-    if keeps_no_more([module for _, module in named]):
+    if keeps_no_more(modules):
         holders = [(begin, m) for begin, m in named if m._buffers]
         buffers = [(begin, *pair, m._non_persistent_buffers_set) for begin, m in holders for pair in m._buffers.items()]
         return {begin + name: x for begin, name, x, left_out in buffers if x is not None and name not in left_out}
@@ -248,12 +275,12 @@ def state_besides_parameters(model: nn.Module, named: list[tuple[str, nn.Module]
 
 def keeps_no_more(modules: list[nn.Module]) -> bool:
     """Return whether modules' state is their plain parameters and buffers, as far as classes and hooks tell."""
-    parameters = {type(p) for m in modules if m._parameters for p in m._parameters.values()}
-    kinds: set[Any] = {type(m) for m in modules}
+    said = list(map(vars, modules))
     return (
-        parameters <= {nn.Parameter, type(None)}
-        and all(map(saves_plainly, kinds))
-        and not any(m._state_dict_hooks or m._state_dict_pre_hooks or not SAVING.isdisjoint(vars(m)) for m in modules)
+        set(map(type, parameters_of(modules))) <= {nn.Parameter}
+        and all(map(saves_plainly, set(map(type, modules))))
+        and not any([d["_state_dict_hooks"] or d["_state_dict_pre_hooks"] for d in said])
+        and all(d.keys().isdisjoint(SAVING) for d in said)
     )
 
 
@@ -269,9 +296,14 @@ def packing(module: nn.Module) -> Any:
     return found if getattr(found, "packing_format_for_cpu", False) else None
 
 
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a tensor whose numbers lie in its storage."""
+    return type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided and not value.is_quantized
+
+
 def plain_tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:
     """Return the plain tensors that a parameter or an entry of a state is made of."""
-    if type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided and not value.is_quantized:
+    if is_plain(value):
         return [(name, value)]
     if isinstance(value, (list, tuple)):
         return [pair for k, part in enumerate(value) for pair in plain_tensors(f"{name}.{k}", part)]
