@@ -57,7 +57,8 @@ class Capture:
 
     def ask(self) -> None:
         """Find out about the layers, unless that is known and no parameter, buffer or part has changed since."""
-        model, modules = self.model, modules_of(self.model)
+        model = self.model
+        self.modules = modules = modules_of(model)
         known = _probed.get(model) if modules else None
         marks = None if known is None else fingerprint(modules)
         if marks is not None and marks == self.marks:
@@ -210,7 +211,7 @@ class Capture:
             if not together or one.replayed is not None or full:
                 hand_over()
 
-        with attached(self.model, on_call), plainly():
+        with attached(self.model, on_call, self.modules), plainly():
             output, head = self.call_model(tokens, positions)
         with plainly():
             hand_over()

@@ -24,7 +24,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from possym.capture.attention_call import AttentionCall, Replayed, moved_tables
-from possym.capture.model_state import EAGER, asked_once, attends, modules_of, settle, uninterrupted, uses_interface
+from possym.capture.model_state import (
+    EAGER,
+    asked_once,
+    attention_modules,
+    modules_of,
+    settle,
+    uninterrupted,
+    uses_interface,
+)
 from possym.errors import InputError, UnsupportedModelError
 
 OnCall = Callable[[AttentionCall], tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | None]
@@ -216,7 +224,7 @@ def claim(modules: list[nn.Module], session: HookSession) -> None:
         InputError: the thread that asks listens to them already.
     """
     with _lock:
-        while owners := [_sessions[module] for module in modules if module in _sessions]:
+        while owners := [_sessions[module] for module in (modules if _sessions else ()) if module in _sessions]:
             if any(owner.here() for owner in owners):
                 raise InputError(
                     "this model is being read already, by the code that calls: leave `ablate_frequencies`, "
@@ -238,16 +246,17 @@ def release(modules: list[nn.Module], session: HookSession) -> None:
 
 
 @contextmanager
-def attached(model: nn.Module, on_call: OnCall) -> Iterator[HookSession]:
+def attached(model: nn.Module, on_call: OnCall, everything: list[nn.Module] | None = None) -> Iterator[HookSession]:
     """Listen to a model's attention layers, and put everything back on leaving, exception or not.
 
     ``on_call`` may return the query and key to attend with instead of the model's, and a mask to go with them.
+    ``everything`` is `modules_of` the model, where that is known.
 
     Raises:
         InputError: the model is listened to already in this thread. Another thread waits for its turn.
     """
     session = HookSession(on_call)
-    everything = modules_of(model)
+    everything = modules_of(model) if everything is None else everything
     stack = ExitStack()
     try:
         claim(everything, session)  # may wait long, so Ctrl-C must reach it
@@ -262,7 +271,7 @@ def attached(model: nn.Module, on_call: OnCall) -> Iterator[HookSession]:
 
 def attach(stack: ExitStack, model: nn.Module, everything: list[nn.Module], session: HookSession) -> None:
     """Set a model up to be listened to; ``stack`` puts it back."""
-    modules = [m for m in everything if attends(type(m))]
+    modules = attention_modules(everything)
     for memory in (session.inputs, session.memory, session.inner_tables, session.attended):
         stack.callback(memory.clear)
     settle(stack, model, everything)

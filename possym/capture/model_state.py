@@ -74,7 +74,8 @@ def parameters_of(modules: list[nn.Module]) -> list[nn.Parameter]:
 def all_configs(modules: list[nn.Module]) -> dict:
     """Return the configs of a model's modules and of all their parts, by identity."""
     # To look for what a module has not is slow, so only those are asked that have a config or a property of that name.
-    holders = (m for m in modules if "config" in vars(m) or names_config(type(m)))
+    named = set(filter(names_config, set(map(type, modules))))
+    holders = [m for m in modules if type(m) in named or "config" in vars(m)]
     held = {id(config): config for config in (getattr(m, "config", None) for m in holders)}
     found, waiting = {}, [config for config in held.values() if hasattr(config, "sub_configs")]
     while waiting:
@@ -109,6 +110,12 @@ def attends(kind: type[nn.Module]) -> bool:
     code = getattr(inspect.unwrap(kind.forward), "__code__", None)
     names = () if code is None else code.co_names
     return "Attention" in kind.__name__ or bool({"ALL_ATTENTION_FUNCTIONS", "scaled_dot_product_attention"} & {*names})
+
+
+def attention_modules(modules: list[nn.Module]) -> list[nn.Module]:
+    """Return the attention modules among some, each class asked once."""
+    kinds = set(filter(attends, set(map(type, modules))))
+    return [module for module in modules if type(module) in kinds]
 
 
 def uses_interface(module: nn.Module) -> bool:
@@ -168,7 +175,7 @@ def settle(stack: ExitStack, model: nn.Module, everything: list[nn.Module]) -> N
     set_training(False)
     stack.callback(restore_configs)
     stack.enter_context(rotary_state(everything))
-    interface = any(uses_interface(m) for m in everything if attends(type(m)))
+    interface = any(map(uses_interface, attention_modules(everything)))
     for config in configs.values():
         config._attn_implementation_internal = implementation_while_read(model, config, interface)
 
@@ -194,8 +201,9 @@ def implementation_while_read(model: nn.Module, config: Any, interface: bool) ->
 def rotary_state(modules: list[nn.Module]) -> Iterator[None]:
     """Keep what rotary modules remember of earlier lengths (dynamic scaling) from changing."""
     saved = []
+    kinds = {kind for kind in set(map(type, modules)) if "Rotary" in kind.__name__}
     for module in modules:
-        if "Rotary" in type(module).__name__:
+        if type(module) in kinds:
             values = [(buffer, buffer.clone()) for buffer in module.buffers()]
             containers = module._buffers, module._non_persistent_buffers_set
             saved.append((module, dict(vars(module)), [(c, copy.copy(c)) for c in containers], values))

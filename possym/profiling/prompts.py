@@ -178,8 +178,9 @@ def check_prompts(prompts: list[Prompt], model: nn.Module, tokenizer: Any = None
     vocabulary = model.get_input_embeddings().weight.shape[0]
     longest = getattr(config, "max_position_embeddings", None)
     # To ask a module for what it has not is slow.
-    places = [place for m in modules_of(model) for place in (vars(m), m._buffers, m._parameters)]
-    tables = [place["embed_positions"] for place in places if "embed_positions" in place]
+    name = "embed_positions"
+    modules = modules_of(model)
+    tables = [place[name] for m in modules for place in (vars(m), m._buffers, m._parameters) if name in place]
     last = min((len(table) for table in tables if isinstance(table, Tensor) and table.ndim == 2), default=None)
     is_batch = len(prompts) > 1 and len({len(prompt.ids) for prompt in prompts}) == 1
     for number, prompt in enumerate(prompts):
