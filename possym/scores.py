@@ -382,12 +382,12 @@ def from_sums(
     sums: Tensor, logits: Tensor, entropy: Tensor, stakes: Tensor, temperature: float, relative: bool
 ) -> tuple[Scores, Exclusion, Tensor]:
     """Return what `scores_and_exclusion` does, of all six sums over swaps (6, ...) that `swap_bands` makes."""
-    straight, crossed, total, logs, *both = sums
     if relative:
-        swaps = (total.double().log() - logs.double() / (temperature * total.double())).exp()
+        total, logs = sums[2:4].double()
+        swaps = (total.log() - logs / (temperature * total)).exp()
     else:
         swaps = count_swaps(stakes, temperature)
-    return Scores(straight / total, crossed / total, entropy), bounded(logits, *both), swaps
+    return Scores(*sums[:2] / sums[2], entropy), bounded(logits, *sums[4:]), swaps
 
 
 def attend(logits: Tensor, extra_logits: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -408,10 +408,10 @@ def swap_stakes(logits: Tensor, attention: Tensor, spans: tuple[Tensor, Tensor] 
         return attention if spans is None else over_spans(lambda a, b: attention[..., a:b].mean(-1), *spans)
     if spans is not None:
         logits = over_spans(lambda a, b: logits[..., a:b].logsumexp(-1) - math.log(b - a), *spans)
-    most, least = logits.amax(-1, keepdim=True), logits.amin(-1, keepdim=True)
+    least, most = logits.aminmax(dim=-1, keepdim=True)
     # e^l − e^least as e^l (1 − e^(least − l)) loses no digits where attention is little, nor where it hardly differs.
-    largest = -(least - most).expm1()
-    return (logits - most).exp() * -(least - logits).expm1() / torch.where(largest > 0, largest, 1)
+    largest = (least - most).expm1()
+    return (logits - most).exp() * (least - logits).expm1() / torch.where(largest < 0, largest, -1)
 
 
 def over_spans(of_span: Callable[[int, int], Tensor], starts: Tensor, stops: Tensor) -> Tensor:
@@ -421,7 +421,7 @@ def over_spans(of_span: Callable[[int, int], Tensor], starts: Tensor, stops: Ten
 
 def least_gap(stakes: Tensor) -> Tensor:
     """Return what a difference of relative stakes (..., N) counts at least (..., 1): 1 where there is no difference."""
-    return torch.where(stakes.amax(-1, keepdim=True) > stakes.amin(-1, keepdim=True), TINY, 1.0).to(stakes)
+    return torch.where(stakes.amax(-1, keepdim=True) > 0, TINY, 1.0).to(stakes)
 
 
 def count_relative_swaps(stakes: Tensor, temperature: float) -> Tensor:

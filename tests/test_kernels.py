@@ -256,7 +256,7 @@ def test_logits_that_overflow_are_reported_with_their_layer(device):
     size = torch.full((1, 1, 6, 2), 1e30, device=device)
     inputs = LayerInputs(
         layers=[4], query=size[:, :, 0], keys=size, cos=size[0, 0, :, :1] * 0 + 1, sin=size[0, 0, :, :1] * 0,
-        angles=size[0, 0, 0, :1] * 0, query_position=5, moved=torch.arange(5, device=device), scale=1.0,
+        query_position=5, moved=torch.arange(5, device=device), scale=1.0,
     )  # fmt: skip
     collector, batch = ScoreCollector(Scoring(0.1, False)), Batch((0,), (5,), None, ())
     collector.add(inputs, batch)

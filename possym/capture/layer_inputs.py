@@ -17,7 +17,7 @@ from torch import Tensor
 
 from possym.capture.attention_call import AttentionCall, on_device
 from possym.capture.probe import Layer
-from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, unrotate_by
+from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, turned_back, turns_back
 from possym.capture.sampled_swaps import sampled_scores
 from possym.errors import UnsupportedModelError
 from possym.rope import pairs
@@ -67,7 +67,6 @@ class LayerInputs:
         query: (B, H, D) the query after rotation, gains included, in the order of `RopeLayout`.
         keys: (B, G, T, D) key contents before rotation, in the same order; H is a multiple of G.
         cos, sin: (T, F) tables as the model used them, fastest plane first; F = 0 where the layer does not rotate.
-        angles: (F,) radians per position, read off the tables, to their precision.
         query_position: position of the query.
         moved: (N,) positions of the keys that the query sees before itself, less those that are held.
         scale: factor of the logits.
@@ -85,7 +84,6 @@ class LayerInputs:
     keys: Tensor
     cos: Tensor
     sin: Tensor
-    angles: Tensor
     query_position: int
     moved: Tensor
     scale: float
@@ -106,6 +104,16 @@ class LayerInputs:
     def heads(self) -> int:
         """Number of query heads."""
         return self.query.shape[1]
+
+    @property
+    def planes(self) -> int:
+        """Number of planes that turn."""
+        return self.cos.shape[-1]
+
+    @functools.cached_property
+    def angles(self) -> Tensor:
+        """Radians per position of the planes (F,), read off the tables, to their precision."""
+        return table_angles(self.cos, self.sin).abs()
 
     def relocated_logits(
         self, heads: slice = slice(None), rows: slice = slice(None), *, per_plane: slice | None = None
@@ -159,7 +167,7 @@ class LayerInputs:
             keys = self.keys[rows, start // together : stop // together]
         keys = keys[:, :, None, self.moved]
         query = (self.query[rows, heads, None] * self.scale).unflatten(1, (-1, together))
-        count = len(self.angles)
+        count = self.planes
         (k1, k2, k), (q1, q2, q) = (x.tensor_split((count, 2 * count), -1) for x in (keys, query))
         contents = keys.new_empty(*query.shape[:3], len(self.moved), self.positions.shape[1])
         first, second, rest = contents.tensor_split((count, 2 * count), -1)
@@ -173,7 +181,7 @@ class LayerInputs:
     def positions(self) -> Tensor:
         """Cosines and sines of the moved keys' positions (N, K), and a column of ones for what does not rotate."""
         positions = torch.cat([self.cos, self.sin], -1)[self.moved]
-        if 2 * len(self.angles) == self.keys.shape[-1]:
+        if 2 * self.planes == self.keys.shape[-1]:
             return positions
         return torch.cat([positions, F.pad(positions.new_ones(len(positions), 1), (0, 3))], -1)
 
@@ -189,7 +197,7 @@ class LayerInputs:
 
     def plane_factors(self, heads: slice, rows: slice, planes: slice) -> tuple[Tensor, Tensor]:
         """Return `factors` plane by plane, both (B, h, f, 2, N): relocated logits are their product."""
-        count = len(self.angles)
+        count = self.planes
         contents, positions = (
             pairs(x[..., : 2 * count], count, "half")[..., planes, :].movedim(-3, -1) for x in self.factors(heads, rows)
         )
@@ -288,21 +296,26 @@ class LayerInputs:
 
     def attended(self, observed: Tensor, extra: Tensor, blocks: list[tuple[int, int]] | None) -> list[Tensor]:
         """Return the last four of `LayerScores`, which need no more than the observed and the extra logits."""
-        seen, count = torch.cat([self.moved, self.unmoved]), len(self.moved)
-        everything = torch.cat([observed, extra], -1)
-        share, on_tokens = (x.softmax(-1)[..., : len(seen)] for x in (everything, everything[..., : len(seen)]))
+        count = len(self.moved)
+        seen, everything = count + len(self.unmoved), torch.cat([observed, extra], -1)
+        share = everything.softmax(-1)[..., :seen]
+        on_tokens = share if self.sinks is None else everything[..., :seen].softmax(-1)
         moved = [slice(0, count)] if blocks is None else [slice(*block) for block in blocks]
         on_moved = sum(share[..., part].sum(-1) for part in moved)
-        back = (self.query_position - seen).to(share)
-        first = (seen == 0).to(share)
-        own = share @ (seen == self.query_position).to(share)
-        return [on_moved, share @ first, own, on_tokens @ back]
+        first, own, back = self.places_seen
+        return [on_moved, share @ first, share @ own, on_tokens @ back]
+
+    @functools.cached_property
+    def places_seen(self) -> Tensor:
+        """Of all that the query sees (3, N + 1 + M): whether it is the first token, or the query, and how far back."""
+        seen = torch.cat([self.moved, self.unmoved])
+        return torch.stack([seen == 0, seen == self.query_position, self.query_position - seen]).to(self.cos)
 
     def plane_scores(self, blocks: list[tuple[int, int]] | None, temperature: float, relative: bool) -> Tensor:
         """Return positional, symbolic, entropy and the norm of the logits of every plane (B, H, F, 4)."""
         count, (entries, _, vectors) = len(self.moved), self.entries_at_once
         extra = self.unmoved_logits(per_plane=slice(None))
-        found = self.query.new_empty(*self.query.shape[:2], len(self.angles), 4)
+        found = self.query.new_empty(*self.query.shape[:2], self.planes, 4)
         # Blocks need matrices of logits, single tokens vectors alone.
         for rows, heads, planes in chunks(
             found.shape[:-1], vectors // count if blocks is None else entries // count**2
@@ -344,6 +357,15 @@ def chunks(shape: Sequence[int], size: int) -> Iterator[tuple[slice, ...]]:
     return itertools.product(*cuts)
 
 
+class Turns(NamedTuple):
+    """Cosines and sines (T, F) of a layer's planes, those that undo them, and whether bfloat16 has all of the first."""
+
+    cos: Tensor
+    sin: Tensor
+    back: tuple[Tensor, Tensor]
+    in_bfloat16: bool
+
+
 @dataclass
 class Reading:
     """What one layer's `LayerInputs` are made of: Q queries (B, H, Q, D) and keys after rotation, and the rest."""
@@ -354,7 +376,7 @@ class Reading:
     moved: list[Tensor]
     reads_itself: list[bool]
     rope_layout: RopeLayout | None
-    tables_and_angles: tuple[Tensor, Tensor, Tensor, bool] | None
+    turns: Turns | None
     scale: float
     softcap: float | None
     sinks: Tensor | None
@@ -370,7 +392,7 @@ class Reading:
     def kind(self) -> tuple:
         """What layers have in common that can come together."""
         alone = self.layer if self.sinks is not None or self.replayed is not None else None
-        shared = (id(x) for x in (self.moved, self.rope_layout, self.tables_and_angles))
+        shared = (id(x) for x in (self.moved, self.rope_layout, self.turns))
         return (
             alone,
             self.pass_index,
@@ -389,10 +411,10 @@ def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> R
     there = call.once("positions", positions, lambda: on_device(positions, call.query.device))
     queries = call.query.index_select(2, there)  # a copy: a view would keep all queries
     moved, reads_itself = call.once("moved", call.mask, lambda: moved_keys(call, positions))
-    tables_and_angles, replayed = None, None
+    turns, replayed = None, None
     if found.rope_layout is not None:
-        tables_and_angles = call.once(
-            ("angles", id(found.rope_layout)), call.tables_from, lambda: read_angles(call, found.rope_layout)
+        turns = call.once(
+            ("turns", id(found.rope_layout)), call.tables_from, lambda: read_turns(call, found.rope_layout)
         )
     if found.method == "replay":
         replayed = [
@@ -406,7 +428,7 @@ def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> R
         moved=moved,
         reads_itself=reads_itself,
         rope_layout=found.rope_layout,
-        tables_and_angles=tables_and_angles,
+        turns=turns,
         scale=float(call.scale) * found.factor,
         softcap=call.options.get("softcap"),
         sinks=call.options["s_aux"].detach().float() if found.sinks else None,
@@ -439,10 +461,10 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
     if layout is None:
         keys = torch.cat(keys).float()
         cos = sin = keys.new_empty(keys.shape[2], 0)
-        angles, in_bfloat16 = keys.new_empty(0), False
+        in_bfloat16 = False
     else:
-        cos, sin, angles, in_bfloat16 = first.tables_and_angles
-        keys = unrotate_by(torch.cat(keys).float(), cos, sin, layout, layout.key_weight)
+        cos, sin, back, in_bfloat16 = first.turns
+        keys = turned_back(torch.cat(keys).float(), *back, layout, layout.key_weight)
         queries = queries if layout.key_weight is None else queries * layout.key_weight
         queries = layout.ordered(queries)
     # The largest entry of each layer, which is not finite where one of them is not, takes one operation.
@@ -454,7 +476,6 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
             keys=keys,
             cos=cos,
             sin=sin,
-            angles=angles,
             query_position=position,
             moved=first.moved[number],
             reads_itself=first.reads_itself[number],
@@ -470,15 +491,15 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
     return found, torch.stack(largest).isfinite().all(0)
 
 
-def read_angles(call: AttentionCall, layout: RopeLayout) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Return cosines and sines (T, F) of the planes, their angles (F,), and whether bfloat16 has all their numbers."""
+def read_turns(call: AttentionCall, layout: RopeLayout) -> Turns:
+    """Return what layers that got the same tables share."""
     cos, sin = plane_tables(call.tables(), layout)
     given = call.embeddings if isinstance(call.embeddings, tuple) else ()
     short = {x.dtype for x in given} == {torch.bfloat16}  # else they are compared, for which the device is waited for
     if not short:
         tables = torch.stack([cos, sin])
         short = torch.equal(tables, tables.bfloat16().float())
-    return cos, sin, table_angles(cos, sin).abs(), short
+    return Turns(cos, sin, turns_back(cos, sin), short)
 
 
 def replayed_logits(call: AttentionCall, query: Tensor, positions: list[int]) -> Tensor:

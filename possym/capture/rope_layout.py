@@ -127,14 +127,18 @@ def plane_tables(tables: tuple[Tensor, Tensor], layout: RopeLayout) -> tuple[Ten
 
 def unrotate(x: Tensor, tables: tuple[Tensor, Tensor], layout: RopeLayout, weight: Tensor | None) -> Tensor:
     """Return contents before rotation and gain, (…, T, D) in the order of ``layout``."""
-    return unrotate_by(x, *plane_tables(tables, layout), layout, weight)
+    return turned_back(x, *turns_back(*plane_tables(tables, layout)), layout, weight)
 
 
-def unrotate_by(x: Tensor, cos: Tensor, sin: Tensor, layout: RopeLayout, weight: Tensor | None) -> Tensor:
-    """Do what `unrotate` does, given cosines and sines (T, F) of the planes."""
+def turns_back(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines (T, F) that undo those of a model, which may have scaled them."""
     square = cos.square() + sin.square()
-    x = layout.ordered(x if weight is None else x / weight)
-    return rotate_by(x, cos / square, -sin / square, "half")
+    return cos / square, -sin / square
+
+
+def turned_back(x: Tensor, cos: Tensor, sin: Tensor, layout: RopeLayout, weight: Tensor | None) -> Tensor:
+    """Do what `unrotate` does, given what `turns_back` gives."""
+    return rotate_by(layout.ordered(x if weight is None else x / weight), cos, sin, "half")
 
 
 def table_angles(cos: Tensor, sin: Tensor) -> Tensor:

@@ -108,7 +108,6 @@ def scores_from(
         keys=content[None, :, :, order],
         cos=turns.cos() * attention_factor,
         sin=turns.sin() * attention_factor,
-        angles=angles,
         query_position=position,
         moved=seen[:position].nonzero().flatten(),
         scale=scale,

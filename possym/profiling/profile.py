@@ -435,10 +435,14 @@ def prompts_table(texts: list[Prompt], queries: list[list[int]], spans: list, pr
         for some, positions in zip(spans, queries, strict=True)
         for at in positions
     ]
-    found = predicted["predicted"].array if len(predicted) else pd.array([None] * len(numbers), dtype="Int64")
-    columns = dict(zip(("prompt", "tokens", "query"), numbers.T, strict=True))
-    known = pd.array([None] * len(numbers), dtype="boolean")
-    return pd.DataFrame(columns | dict(blocks=pd.array(blocks, dtype="Int64"), predicted=found, correct=known))
+    unknown = pd.arrays.BooleanArray(np.zeros(len(numbers), bool), np.ones(len(numbers), bool))
+    none = pd.arrays.IntegerArray(np.zeros(len(numbers), np.int64), np.ones(len(numbers), bool))
+    columns = dict(zip(("prompt", "tokens", "query"), numbers.T, strict=True)) | dict(
+        blocks=pd.array(blocks, dtype="Int64") if any(some is not None for some in spans) else none,
+        predicted=predicted["predicted"].array if len(predicted) else none,
+        correct=unknown,
+    )
+    return pd.DataFrame(columns)
 
 
 def summarize(table: pd.DataFrame, by: str, gamma: float) -> pd.DataFrame:

@@ -238,9 +238,9 @@ class ScoreCollector:
         else:
             values = inputs.query.new_full((*shape, len(self.how.head_values) - 1), torch.nan)
         self.heads.append(ScoreBatch(values, batch.prompts, *where, known, len(inputs.moved)))
-        if not self.how.per_frequency or not len(inputs.angles):
+        if not self.how.per_frequency or not inputs.planes:
             return
-        values = inputs.query.new_full((*shape, len(inputs.angles), len(FREQUENCY_VALUES)), torch.nan)
+        values = inputs.query.new_full((*shape, inputs.planes, len(FREQUENCY_VALUES)), torch.nan)
         values[..., -1] = inputs.angles
         if known:
             values[..., :-1] = inputs.plane_scores(*how)
