@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import pandas as pd
-from scipy import stats
+import scipy
 
 from possym.profiling.statistics import Estimate
 
@@ -162,7 +162,7 @@ def proportion(count: int, total: int) -> Estimate:
     """
     if not total:
         return Estimate(float("nan"), 0.0, 1.0)
-    test = stats.binomtest(int(count), int(total))
+    test = scipy.stats.binomtest(int(count), int(total))
     found = test.proportion_ci(method="wilson")
     return Estimate(count / total, float(found.low), float(found.high), float(test.pvalue))
 

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+import scipy
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from possym.capture.attention_call import AttentionCall
@@ -286,7 +286,7 @@ def consistency(values: np.ndarray) -> tuple[float, float, float]:
         return 1.0, 1.0, 1.0
     freedom = heads - 1, (heads - 1) * (prompts - 1)
     ratio = between / within
-    low, high = ratio / stats.f.ppf(0.975, *freedom), ratio * stats.f.ppf(0.975, *freedom[::-1])
+    low, high = ratio / scipy.stats.f.ppf(0.975, *freedom), ratio * scipy.stats.f.ppf(0.975, *freedom[::-1])
     icc, low, high = (float((r - 1) / (r + prompts - 1)) for r in (ratio, low, high))
     return icc, low, high
 

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pandas as pd
-from scipy import stats
+import scipy
 
 from possym.charts import NEUTRAL, POSITIONAL, SYMBOLIC, alt, click_menu
 
@@ -141,7 +141,7 @@ def layers_in_words(summary: pd.DataFrame) -> str:
     ('Later layers lean more symbolic', 'Heads do not clearly change with depth')
     """
     lead = (summary.symbolic - summary.positional).groupby(summary.layer).median()
-    found = stats.kendalltau(lead.index, lead) if len(lead) > 2 else None
+    found = scipy.stats.kendalltau(lead.index, lead) if len(lead) > 2 else None
     if found is None or not found.pvalue <= 0.05:
         return "Heads do not clearly change with depth"
     return f"Later layers lean more {'symbolic' if found.statistic > 0 else 'positional'}"

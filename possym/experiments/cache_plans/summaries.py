@@ -6,7 +6,7 @@ sequences. `units` takes the means that make both alike: one value a unit.
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from possym.experiments.language_models.summaries import clustered_auc
 from possym.profiling.statistics import Estimate
@@ -53,7 +53,7 @@ def estimate(values: pd.Series) -> Estimate:
     if len(values) < 2 or values.nunique() == 1:
         mean = float(values.mean())
         return Estimate(mean, mean, mean)
-    found = stats.ttest_1samp(values, 0.0)
+    found = scipy.stats.ttest_1samp(values, 0.0)
     low, high = found.confidence_interval(0.95)
     return Estimate(float(values.mean()), float(low), float(high), float(found.pvalue))
 

@@ -8,8 +8,8 @@ import itertools
 import math
 
 import pandas as pd
+import scipy
 import torch
-from scipy import stats
 
 from possym.errors import InputError
 from possym.experiments.canonical.u_shape_test import u_shape_test
@@ -56,7 +56,7 @@ def over_seeds(table: pd.DataFrame, by: list[str], column: str = "accuracy") -> 
     [0.5]
     """
     found = table.groupby(by, observed=True)[column].agg(["mean", "std", "count"]).astype("float64").reset_index()
-    half = stats.t.ppf(0.975, (found["count"] - 1).clip(lower=1)) * found["std"].fillna(0) / found["count"] ** 0.5
+    half = scipy.stats.t.ppf(0.975, (found["count"] - 1).clip(lower=1)) * found["std"].fillna(0) / found["count"] ** 0.5
     found["low"] = (found["mean"] - half).clip(lower=0)
     found["high"] = (found["mean"] + half).clip(upper=1)
     return found.drop(columns=["std", "count"])

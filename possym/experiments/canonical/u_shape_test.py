@@ -7,8 +7,8 @@ are the independent draws, so the interval and the p-value are over seeds, not o
 
 from typing import NamedTuple
 
+import scipy
 import torch
-from scipy import stats
 from torch import Tensor
 
 
@@ -49,7 +49,7 @@ def u_shape_test(curves: Tensor) -> UShapeTest:
     """
     bend = bends(curves).double().cpu()
     count, mean = len(bend), bend.mean()
-    half = float(stats.t.ppf(0.975, count - 1) * bend.std() / count**0.5)
+    half = float(scipy.stats.t.ppf(0.975, count - 1) * bend.std() / count**0.5)
     signs = 1 - 2 * ((torch.arange(2**count)[:, None] >> torch.arange(count)) & 1).double()
     p_value = float(((signs @ bend / count).abs() >= mean.abs() - 1e-12).double().mean())
     low, high = float(mean) - half, float(mean) + half

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from possym.experiments.generalization.summaries import KIND, LEVEL, crossings
 from possym.profiling.statistics import Estimate, holm
@@ -201,7 +201,7 @@ def sign_test(differences: np.ndarray) -> tuple[float, float]:
     """
     if len(differences) < 2 or not np.any(differences):
         return float(np.mean(differences)), 1.0
-    found = stats.permutation_test(
+    found = scipy.stats.permutation_test(
         (differences,), np.mean, permutation_type="samples", n_resamples=DRAWS, rng=np.random.default_rng(0)
     )
     return float(found.statistic), float(found.pvalue)
@@ -223,7 +223,7 @@ def ranks_within(points: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame,
     fallen = points[~points["censored"]]
     random, rows, drawn = np.random.default_rng(0), [], []
     for kind, group in fallen.groupby(list(by), sort=False):
-        x, y = stats.rankdata(group["forecast"]), stats.rankdata(group["observed"])
+        x, y = scipy.stats.rankdata(group["forecast"]), scipy.stats.rankdata(group["observed"])
         if len(group) < 4 or np.ptp(x) == 0 or np.ptp(y) == 0:
             continue
         rows.append((*kind, len(group), np.corrcoef(x, y)[0, 1]))
@@ -255,4 +255,4 @@ def rank(x: np.ndarray, y: np.ndarray) -> float:
     """Return Spearman's rank correlation, NaN where one side does not vary."""
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return math.nan
-    return float(stats.spearmanr(x, y).statistic)
+    return float(scipy.stats.spearmanr(x, y).statistic)

@@ -6,7 +6,7 @@ from importlib import resources
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from possym.experiments.language_models.reach import failing_length
 from possym.profiling.statistics import Estimate
@@ -118,7 +118,7 @@ def auc(labels: np.ndarray, values: np.ndarray) -> float:
     chosen, others = values[labels], values[~labels]
     if not len(chosen) or not len(others):
         return float("nan")
-    return float(stats.mannwhitneyu(chosen, others).statistic / (len(chosen) * len(others)))
+    return float(scipy.stats.mannwhitneyu(chosen, others).statistic / (len(chosen) * len(others)))
 
 
 def clustered_auc(table: pd.DataFrame, label: str, value: str) -> Estimate:
@@ -155,7 +155,7 @@ def clustered_auc(table: pd.DataFrame, label: str, value: str) -> Estimate:
 
     shuffled = np.stack([np.concatenate([generator.permutation(own) for own in labels]) for _ in range(DRAWS)])
     n = group.sum()
-    by_chance = (shuffled @ stats.rankdata(values) - n * (n + 1) / 2) / (n * (len(group) - n))
+    by_chance = (shuffled @ scipy.stats.rankdata(values) - n * (n + 1) / 2) / (n * (len(group) - n))
     beyond = int(np.sum(np.abs(by_chance - 0.5) >= abs(observed - 0.5)))
     return Estimate(observed, float(low), float(high), (beyond + 1) / (DRAWS + 1))
 
@@ -177,7 +177,7 @@ def over_seeds(values: pd.Series) -> Estimate:
     >>> [round(number, 2) for number in over_seeds(pd.Series([1.0, 2.0, 3.0]))]
     [2.0, -0.48, 4.48, 0.07]
     """
-    found = stats.ttest_1samp(values, 0.0)
+    found = scipy.stats.ttest_1samp(values, 0.0)
     low, high = found.confidence_interval(0.95)
     return Estimate(float(values.mean()), float(low), float(high), float(found.pvalue))
 
@@ -188,7 +188,7 @@ def agreement(scores: pd.DataFrame, text: str) -> pd.DataFrame:
     rows = at_end(rows).assign(lead=lambda table: table["positional"] - table["symbolic"])
     wide = rows.pivot_table(index=HEAD, columns="text", values="lead")
     pairs = wide[["held out", text]].dropna().reset_index()
-    found = [(*key, float(stats.spearmanr(m["held out"], m[text]).statistic)) for key, m in pairs.groupby(KEYS)]
+    found = [(*key, float(scipy.stats.spearmanr(m["held out"], m[text]).statistic)) for key, m in pairs.groupby(KEYS)]
     return pd.DataFrame(found, columns=[*KEYS, "agreement"])
 
 
@@ -200,7 +200,9 @@ def plane_trend(planes: pd.DataFrame) -> pd.DataFrame:
     """
     last = at_end(planes).assign(lead=lambda table: table["positional"] - table["symbolic"])
     large = last[last["norm"] > last.groupby(HEAD)["norm"].transform("median")]
-    rows = [(*key, float(stats.spearmanr(m["frequency_id"], m["lead"]).statistic)) for key, m in large.groupby(KEYS)]
+    rows = [
+        (*key, float(scipy.stats.spearmanr(m["frequency_id"], m["lead"]).statistic)) for key, m in large.groupby(KEYS)
+    ]
     return pd.DataFrame(rows, columns=[*KEYS, "trend"])
 
 

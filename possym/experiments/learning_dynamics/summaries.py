@@ -6,8 +6,8 @@ Tables in are those of `possym.experiments.learning_dynamics`. Every summary kee
 
 import numpy as np
 import pandas as pd
+import scipy
 import torch
-from scipy import stats
 
 from possym.scores import purity
 
@@ -251,10 +251,10 @@ def rank_correlation(first: np.ndarray, second: np.ndarray, draws: int) -> dict[
     names = ("correlation", "low", "high", "shuffled", "p_value")
     if len(first) < 5 or len(set(first)) < 2 or len(set(second)) < 2:
         return dict.fromkeys(names, np.nan)
-    ranks = np.stack([stats.rankdata(first), stats.rankdata(second)])
+    ranks = np.stack([scipy.stats.rankdata(first), scipy.stats.rankdata(second)])
     random = np.random.default_rng(0)
     picked = random.integers(len(first), size=(draws, len(first)))
-    drawn = stats.rankdata(np.stack([first[picked], second[picked]]), axis=-1)  # ranks within each draw
+    drawn = scipy.stats.rankdata(np.stack([first[picked], second[picked]]), axis=-1)  # ranks within each draw
     drawn -= drawn.mean(-1, keepdims=True)
     size = np.sqrt((drawn**2).sum(-1).prod(0))
     spread = np.divide((drawn[0] * drawn[1]).sum(-1), size, out=np.full(draws, np.nan), where=size > 0)

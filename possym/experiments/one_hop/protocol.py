@@ -6,8 +6,8 @@
 from typing import NamedTuple
 
 import pandas as pd
+import scipy
 import torch
-from scipy.stats import binomtest
 
 from possym.errors import InputError
 from possym.models.runners import Reply
@@ -140,7 +140,7 @@ def wilson(right: int, total: int) -> tuple[float, float]:
     >>> [round(limit, 3) for limit in wilson(0, 100)]
     [0.0, 0.037]
     """
-    interval = binomtest(right, total).proportion_ci(method="wilson")
+    interval = scipy.stats.binomtest(right, total).proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
 
 

@@ -8,7 +8,7 @@ four of the ten first retrieval heads were query-focused too.
 """
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from possym.experiments.claim import (
     CONFIDENCE,
@@ -151,7 +151,7 @@ def same_retrieval_heads(study: Study) -> Measurement:
     for model, atlas in atlases(study).items():
         both = atlas.agreement(count).set_index(["first", "second"]).loc[("retrieval", "query_focused")]
         common, heads = round(both["overlap"] * count), round(count / both["by_chance"])
-        p = float(stats.hypergeom.sf(common - 1, heads, count, count))
+        p = float(scipy.stats.hypergeom.sf(common - 1, heads, count, count))
         shared.append(common)
         beyond.append(p <= LEVEL)
         words.append(f"{model}: {common} of {count} (by chance {count * count / heads:.1f}, p = {p:.2g})")
