@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from possym.ensembles.last_token import query_logits
 from possym.errors import InputError
@@ -21,6 +22,7 @@ from possym.scores import Scores, scores_by_temperature
 MOST = 32  # keys that move: their matrix is held in registers
 SIZE = 16  # planes worked on at a time
 WARPS = 1  # of a program, for every 16 keys
+_read: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # numbers of tensors on devices, which nothing keeps alive
 
 
 def query_scores(
@@ -45,7 +47,8 @@ def query_scores(
     >>> query_scores(torch.ones(1, 2), torch.ones(4, 2), **turn, temperatures=[0.1]).entropy
     tensor([0.9939])
     """
-    fits = keys.shape[-2] <= MOST + 1 and 2 * len(frequencies) == keys.shape[-1]
+    *_, count, width = keys.shape
+    fits = count <= MOST + 1 and 2 * frequencies.shape[0] == width
     how = in_one_kernel if fits and supported(keys) else step_by_step
     found = how(queries, keys, frequencies, layout, temperatures)
     # What is not finite stays so in a sum: one kernel, where all() takes five.
@@ -128,6 +131,17 @@ def query_kernel(
     tl.store(found + 2 * TEMPERATURES, tl.log(total) - mean)
 
 
+def numbers_of(x: Tensor) -> tuple[float, ...]:
+    """Return the numbers of a tensor (N,): a device is waited for once, until another or a change in place is given."""
+    if x.device.type == "cpu" or x.is_inference():  # whose changes are not counted
+        return tuple(x.tolist())
+    mark = x._version, x.data_ptr()
+    found = _read.get(x)
+    if found is None or found[0] != mark:
+        found = _read[x] = mark, tuple(x.tolist())
+    return found[1]
+
+
 @functools.lru_cache(16)
 def tables(count: int, frequencies: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return cosines and sines (T, F) of distances, made once: to make them takes longer than to use them."""
@@ -146,17 +160,18 @@ def in_one_kernel(
     queries: Tensor, keys: Tensor, frequencies: Tensor, layout: str, temperatures: Sequence[float]
 ) -> Scores:
     """Return what `query_scores` does, in one kernel."""
-    count, asked, planes = keys.shape[-2], queries.shape[-2], len(frequencies)
+    count, asked, planes = keys.shape[-2], queries.shape[-2], frequencies.shape[0]
     shape, columns = queries.shape[:-1], 2 * len(temperatures) + 1
     found = keys.new_empty(shape.numel(), columns)
     rows = max(16, triton.next_power_of_2(count - 1))
     step, pair = (2, 1) if layout == "interleaved" else (1, planes)
     with device_context(keys):
         query_kernel[(len(found),)](
-            queries.contiguous(), keys.contiguous(), *tables(count, tuple(frequencies.tolist()), keys.device),
+            queries.contiguous(), keys.contiguous(), *tables(count, numbers_of(frequencies), keys.device),
             on_device(tuple(temperatures), keys.device), found, asked, count, planes, pair,
             keys.shape[-1] ** -0.5, ROWS=rows, SIZE=SIZE, STEP=step, TEMPERATURES=len(temperatures),
             num_warps=WARPS * rows // 16,
         )  # fmt: skip
     found = found.T.view(columns, *shape)
-    return Scores(found[: len(temperatures)], found[len(temperatures) : -1], found[-1])
+    positional, symbolic, entropy = found.tensor_split((len(temperatures), columns - 1))
+    return Scores(positional, symbolic, entropy[0])

@@ -1,12 +1,14 @@
 """Scores of several queries, by a kernel where it runs, against moving keys and attending again."""
 
+import gc
 import itertools
 import os
+import weakref
 
 import pytest
 import torch
 
-from possym.ensembles.query_scores import MOST, in_one_kernel, query_scores, step_by_step
+from possym.ensembles.query_scores import MOST, in_one_kernel, numbers_of, query_scores, step_by_step
 from possym.errors import InputError
 from possym.kernels import triton_available
 from possym.rope import frequencies
@@ -54,6 +56,36 @@ def test_the_kernel_agrees_with_the_steps(device, size):
         torch.testing.assert_close(ours.positional[t], steps.positional[t], rtol=0, atol=tolerance)
         torch.testing.assert_close(ours.symbolic[t], steps.symbolic[t], rtol=0, atol=tolerance)
     torch.testing.assert_close(ours.entropy, steps.entropy, rtol=0, atol=1e-6 * size)
+
+
+class Away(torch.Tensor):
+    """A tensor that says that it lies on a GPU and counts how often its numbers are read."""
+
+    read = 0
+    device = torch.device("cuda")
+
+    def tolist(self):
+        self.read += 1
+        return super().tolist()
+
+
+def test_a_device_is_asked_for_its_numbers_again_only_when_they_changed():
+    away = torch.tensor([1.0, 0.5]).as_subclass(Away)
+    assert [numbers_of(away) for _ in range(3)] == [(1.0, 0.5)] * 3 and away.read == 1
+    away[1] = 0.25
+    assert numbers_of(away) == numbers_of(away) == (1.0, 0.25) and away.read == 2
+    away.data = torch.tensor([3.0, 2.0])
+    assert numbers_of(away) == (3.0, 2.0)
+    assert numbers_of(away.clone()) == (3.0, 2.0)
+    left = weakref.ref(away)
+    del away
+    gc.collect()
+    assert left() is None
+    with torch.inference_mode():
+        changing = torch.tensor([1.0]).as_subclass(Away)
+        assert numbers_of(changing) == (1.0,)
+        changing[0] = 2.0
+    assert numbers_of(changing) == (2.0,)
 
 
 def test_other_numbers_take_the_steps(device, monkeypatch):
