@@ -8,8 +8,10 @@ import contextlib
 import functools
 import hashlib
 import json
+import marshal
 import operator
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ VOLATILE = {
 MARK = "2-"  # how a hash of weights begins; those made before `digests` were taken, of all sums, have no mark
 SAVING = {"state_dict", "_save_to_state_dict", "get_extra_state"}  # methods that say what a module's state is
 CHANGING = {"dynamic", "longrope"}  # kinds of rotation whose frequencies follow the length of the last prompt
+_config_hashes: weakref.WeakKeyDictionary[type, dict[bytes, str]] = weakref.WeakKeyDictionary()
 
 
 def model_identity(model: nn.Module) -> dict[str, Any]:
@@ -72,6 +75,20 @@ def config_hash(config: Any) -> str:
     >>> config_hash(LlamaConfig()) == config_hash(LlamaConfig(rope_parameters={"rope_type": "linear", "factor": 2.0}))
     False
     """
+    known = _config_hashes.setdefault(type(config), {})
+    try:
+        said = marshal.dumps({name: value for name, value in vars(config).items() if name not in VOLATILE}, 2)
+    except ValueError:  # something in it is no plain value, of which a change might not be seen
+        return hash_of_said(config)
+    if said not in known:
+        if len(known) >= 8:
+            known.clear()
+        known[said] = hash_of_said(config)
+    return known[said]
+
+
+def hash_of_said(config: Any) -> str:
+    """Return `config_hash` of a config that is asked what it says, for which transformers makes another."""
     said = config.to_diff_dict() if hasattr(config, "to_diff_dict") else vars(config)
     return hash_of(json.dumps(lasting(said), default=str, sort_keys=True))
 

@@ -278,6 +278,24 @@ def test_the_state_of_a_model_is_what_the_model_says(make):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def test_a_config_that_changes_in_place_has_another_hash():
+    config = families.build("gemma2").config
+    hashes = [config_hash(config)]
+    config._name_or_path, config.use_cache = "elsewhere", False
+    assert config_hash(config) == hashes[0]
+    for change in (
+        lambda: config.rope_parameters.update(rope_theta=5.0),
+        lambda: config.layer_types.reverse(),
+        lambda: setattr(config, "sliding_window", 3),
+        lambda: setattr(config, "own", SimpleNamespace(part=1)),
+        lambda: setattr(config.own, "part", 2),
+    ):
+        change()
+        hashes += [config_hash(config)]
+        assert config_hash(copy.deepcopy(config)) == hashes[-1]
+    assert len(set(hashes)) == 6
+
+
 class Packing(torch.nn.Linear):
     """A layer that packs its weights in its first pass and spoils them when asked for its state, as bitsandbytes'."""
 
