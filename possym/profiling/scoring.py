@@ -7,6 +7,7 @@
   values stay there until the batch's tables are made.
 """
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -127,8 +128,8 @@ def score_batches(
         finally:
             if shards is not None:
                 shards.write()
-    if len(parts) == 1:  # in order already
-        return Tables(*map(without_one_pass, next(iter(parts.values()))))
+    if len(parts) == 1:  # in order already, and without a column that says nothing
+        return next(iter(parts.values()))
     tables = (joined([part[k] for _, part in sorted(parts.items())]) for k in range(3))
     return Tables(*(without_one_pass(in_order(table)) for table in tables))
 
@@ -254,16 +255,14 @@ class ScoreCollector:
         """
         here, there = self.rows()
         heads = tidy_columns(self.heads, here, self.how.head_values[:-1], ORDER)
+        loops = bool(heads["pass"].any())
+        if not loops:  # before tables are made, since to drop a column takes as long as that
+            del heads["pass"]
         if there is None:
-            frequencies = {
-                name: np.empty(0, np.int64 if name in FREQUENCY_ORDER else float) for name in FREQUENCY_COLUMNS
-            }
-        else:
-            found = tidy_columns(self.frequencies, there, FREQUENCY_VALUES, FREQUENCY_ORDER)
-            found["frequency_id"] += 1
-            frequencies = {name: found[name] for name in FREQUENCY_COLUMNS}
-        if not heads["pass"].any():  # before tables are made, since to drop a column takes as long as that
-            del heads["pass"], frequencies["pass"]
+            return pd.DataFrame(heads), no_frequencies(loops).copy()
+        found = tidy_columns(self.frequencies, there, FREQUENCY_VALUES, FREQUENCY_ORDER)
+        found["frequency_id"] += 1
+        frequencies = {name: found[name] for name in FREQUENCY_COLUMNS if loops or name != "pass"}
         return pd.DataFrame(heads), pd.DataFrame(frequencies)
 
     def rows(self) -> tuple[Rows, Rows | None]:
@@ -271,6 +270,13 @@ class ScoreCollector:
         if self.found is None:
             self.found = rows_of(self.heads), rows_of(self.frequencies) if self.frequencies else None
         return self.found
+
+
+@functools.cache
+def no_frequencies(loops: bool) -> pd.DataFrame:
+    """Return a table of frequencies without rows, to be copied: to make one takes ten times as long."""
+    names = [name for name in FREQUENCY_COLUMNS if loops or name != "pass"]
+    return pd.DataFrame({name: np.empty(0, np.int64 if name in FREQUENCY_ORDER else float) for name in names})
 
 
 @dataclass
