@@ -291,7 +291,7 @@ class LayerInputs:
                 del relocated
             attended = self.attended(observed, some, blocks)
             rest = exclusion.variance, exclusion.bound, counted.to(observed), *attended
-            found[:, rows, heads] = torch.stack([*scores, *rest])
+            torch.stack([*scores, *rest], out=found[:, rows, heads])
         return LayerScores(*found), errors
 
     def attended(self, observed: Tensor, extra: Tensor, blocks: list[tuple[int, int]] | None) -> list[Tensor]:
@@ -467,7 +467,7 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
         keys = turned_back(torch.cat(keys).float(), *back, layout, layout.key_weight)
         queries = queries if layout.key_weight is None else queries * layout.key_weight
         queries = layout.ordered(queries)
-    # The largest entry of each layer, which is not finite where one of them is not, takes one operation.
+    # The largest entry of each layer, which is not below infinity where one of them is not finite.
     largest = [torch.linalg.vector_norm(x.reshape(len(readings), -1), torch.inf, 1) for x in (queries, keys)]
     found = [
         LayerInputs(
@@ -488,7 +488,7 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
         )
         for number, position in enumerate(positions)
     ]
-    return found, torch.stack(largest).isfinite().all(0)
+    return found, (torch.stack(largest) < torch.inf).all(0)
 
 
 def read_turns(call: AttentionCall, layout: RopeLayout) -> Turns:

@@ -215,7 +215,7 @@ def as_products(contents: Tensor, positions: Tensor) -> Products:
     padded = triton.cdiv(width, 8) * 8  # rows of whole vectors of memory
     most = (
         torch.linalg.vector_norm(contents, torch.inf, (1, 2)),
-        torch.linalg.vector_norm(positions.float(), torch.inf)[None],
+        torch.linalg.vector_norm(positions, torch.inf, dtype=torch.float32)[None],
     )
     observed = contents.new_empty(len(contents), count)
     wide = triton.next_power_of_2(padded)
