@@ -26,6 +26,7 @@ CONTRAST = """selector => {
 }"""
 COLOURS = "color-contrast", "link-in-text-block"  # which take axe-core longest
 OWN_LETTERS = "* {}"
+ACROSS = "document.documentElement.scrollWidth"
 WIDE_LETTERS = "html { font-size: 125% !important } * { font-family: monospace !important }"
 LABEL = "figure.possym-chart svg .role-axis-label text"
 WAYS = (360, "light"), (800, "dark"), (1440, "light")
@@ -130,11 +131,12 @@ def test_every_kind_of_page_is_whole_at_every_width(kinds_of_pages, address, vis
                     v.problems += v.findings(*COLOURS if scheme == "dark" else ())
                 if width == 1440 and page.startswith("chapters/"):
                     v.problems += v.page.evaluate(CUT_TABLES)
-                for letters in (OWN_LETTERS, WIDE_LETTERS) if width == 360 else (OWN_LETTERS,):
-                    style = v.page.add_style_tag(content=letters)
-                    across = v.page.evaluate("document.documentElement.scrollWidth")
-                    if across > width:
-                        v.problems.append(f"{across} pixels wide, with {letters}")
+                if (across := v.page.evaluate(ACROSS)) > width:
+                    v.problems.append(f"{across} pixels wide")
+                if width == 360:
+                    style = v.page.add_style_tag(content=WIDE_LETTERS)
+                    if (across := v.page.evaluate(ACROSS)) > width:
+                        v.problems.append(f"{across} pixels wide, with {WIDE_LETTERS}")
                     style.evaluate("style => style.remove()")
                 problems += [f"{page} at {width}: {problem}" for problem in v.problems]
                 v.problems.clear()
