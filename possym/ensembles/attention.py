@@ -21,21 +21,38 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class Watch:
-    """As ``attend``, keep each layer's queries of the last position and keys before rotation, and attend as usual."""
+    """As ``attend``, keep each layer's queries of the last position and keys before rotation, and attend as usual.
 
-    def __init__(self, frequencies: Tensor, layout: str):
-        """Start with no layers."""
-        self.frequencies, self.layout = frequencies, layout
-        self.queries, self.keys = [], []
+    ``queries`` is (E, L, B, H, D) and ``keys`` (E, L, B, H, T, D), in float32, once the model has run.
+    """
 
-    def keep(self, query: Tensor, key: Tensor) -> None:
-        """Keep the last query of (E, B, Q, H, D) as (E, B, H, D) and keys (E, B, T, H, D) as (E, B, H, T, D)."""
-        self.queries.append(query[:, :, -1])
-        self.keys.append(key.transpose(2, 3))
+    queries: Tensor
+    keys: Tensor
+
+    def __init__(self, frequencies: Tensor, layout: str, layers: int):
+        """Start with no layers; a model of ``layers`` will run."""
+        self.frequencies, self.layout, self.layers = frequencies, layout, layers
+
+    def keep(
+        self, layer: int, query: Tensor, key: Tensor, query_bias: Tensor | float = 0.0, key_bias: Tensor | float = 0.0
+    ) -> None:
+        """Keep the last query of (E, B, Q, H, D) and keys (E, B, T, H, D), each with a bias (E, 1, H, D) added."""
+        query, key = query[:, :, -1], key.movedim(2, -2)
+        if layer == 0:
+            E, B = key.shape[:2]
+            self.queries = query.new_empty(E, self.layers, B, *query.shape[2:], dtype=torch.float32)
+            self.keys = key.new_empty(E, self.layers, B, *key.shape[2:], dtype=torch.float32)
+        if isinstance(key_bias, Tensor):
+            key_bias = key_bias.unsqueeze(-2)
+        for room, given, bias in (self.queries, query, query_bias), (self.keys, key, key_bias):
+            if torch.is_grad_enabled():
+                room[:, layer] = given + bias
+            else:
+                torch.add(given, bias, out=room[:, layer])
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Keep contents, and return what positions mix."""
-        self.keep(query, key)
+        self.keep(layer, query, key)
         return causal_attention(query, key, value, frequencies=self.frequencies, layout=self.layout)
 
 

@@ -257,9 +257,9 @@ class Ensemble(nn.Module):
         >>> trace.queries.shape, trace.keys.shape
         (torch.Size([1, 2, 3, 2, 4]), torch.Size([1, 2, 3, 2, 5, 4]))
         """
-        watch = Watch(self.angles, self.layout)
+        watch = Watch(self.angles, self.layout, self.config.layers)
         logits = self(tokens, attend=watch)
-        return Trace(torch.stack(watch.queries, 1), torch.stack(watch.keys, 1), logits)
+        return Trace(watch.queries, watch.keys, logits)
 
     def _check_tokens(self, tokens: Tensor) -> Tensor:
         if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:

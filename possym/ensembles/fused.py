@@ -7,8 +7,7 @@
   bytes a place.
 - The bias of that product is added where its columns are read: a batched product would copy it to every row before.
 - The dropout masks are those of `possym.ensembles.dropout`, bit for bit.
-- `mix` is attention with its gradient, `mixed_and_active` attention and GELU for evaluations; `possym.ensembles.trunk`
-  trains.
+- `mix` is attention with its gradient; `possym.ensembles.trunk` and `possym.ensembles.evaluation` launch the kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor
 
 from possym.ensembles.dropout import GOLDEN, as_int32
-from possym.ensembles.gelu import launch_gelu
 from possym.kernels import device_context, in_rows, jit, tl, triton, triton_available
 
 PLACES = 64
@@ -251,26 +249,8 @@ def launch_mixing(
     )  # fmt: skip
 
 
-def mixed_and_active(
-    product: Tensor, bias: Tensor, cos: Tensor, sin: Tensor, heads: int, precision: str
-) -> tuple[Tensor, Tensor]:
-    """Return what a block's attention mixes (E, B, T, C), and GELU of the rest (E, B, T, I), without dropout.
-
-    Args:
-        product: (E, B, T, 3C + I) keys, values and queries before rotation, and what GELU is taken of; I may be 0.
-        bias: (E, 3C + I) to add to it first, each member's in a row.
-        cos, sin, heads, precision: see `mix`.
-    """
-    product = in_rows(product)
-    mixed, active = outputs(product, cos, heads)
-    launch_mixing(product, bias, cos, sin, None, heads, 0.0, False, precision, mixed, None)
-    if active.numel():
-        launch_gelu(product, bias, 3 * mixed.shape[-1], active)
-    return mixed, active
-
-
 def outputs(product: Tensor, cos: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Return room for what attention mixes and GELU of the rest, see `mixed_and_active`."""
+    """Return room for what attention mixes (E, B, T, C) and GELU of the rest (E, B, T, I)."""
     C = 2 * cos.shape[1] * heads
     return tuple(product.new_empty(*product.shape[:3], width) for width in (C, product.shape[3] - 3 * C))
 

@@ -25,10 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from possym.ensembles import folding, fused, residual
+from possym.ensembles import folding
 from possym.ensembles.attention import Attend, Watch, attention_of_block
 from possym.ensembles.dropout import keep_mask
 from possym.ensembles.ensemble import Ensemble, Sizes, need_size, project
+from possym.ensembles.evaluation import blocks
 from possym.ensembles.exchange import check_importable, check_kind, exported, read_from
 from possym.ensembles.trunk import Options, Trunk, Weights
 from possym.errors import ConfigError, UnsupportedModelError, needed
@@ -207,8 +208,7 @@ class GPTJEnsemble(Ensemble):
         """Return the residual stream after all blocks by kernels, unless attention is replaced."""
         if attend is not None and not isinstance(attend, Watch):
             return None
-        heads = self.config.heads
-        return evaluated(x, layers, turns, heads=heads, cut=cut, watch=attend, precision=precision)
+        return blocks(x, layers, turns, heads=self.config.heads, cut=cut, watch=attend, precision=precision)
 
     def member_to_transformers(self, index: int) -> "GPTJForCausalLM":
         """Return one member as a `transformers.GPTJForCausalLM` in evaluation mode, on the CPU.
@@ -334,45 +334,3 @@ def transformers_tensors(model: "GPTJForCausalLM") -> Iterator[tuple[tuple[str, 
     yield ("final_norm_bias", None), body.ln_f.bias
     yield ("head", None), model.lm_head.weight
     yield ("head_bias", None), model.lm_head.bias
-
-
-def evaluated(
-    x: Tensor,
-    layers: list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]],
-    turns: tuple[Tensor, Tensor],
-    *,
-    heads: int,
-    cut: bool,
-    watch: Watch | None,
-    precision: str,
-) -> Tensor:
-    """Return the residual stream after all blocks by kernels, without dropout and gradients; ``x`` is overwritten.
-
-    Args:
-        x: (E, B, T, C), before them.
-        layers: ``entry`` and ``output`` of each `block`.
-        turns: cosines and sines, see `possym.ensembles.attention.tables`.
-        heads: H.
-        cut: compute the last position alone in the last block.
-        watch: what keeps queries and keys.
-        precision: see `possym.ensembles.attention.attention_of_block`.
-    """
-    C = x.shape[-1]
-    normed = torch.empty_like(x, dtype=layers[0][0][0].dtype)
-    residual.add_and_norm(x, None, normed=normed)
-    for layer, ((weight, bias), output) in enumerate(layers):
-        last = cut and layer == len(layers) - 1
-        joint = slice(3 * C if last else None)
-        product = project(normed, weight[..., joint])
-        if watch:
-            key = product[..., :C] + bias.unsqueeze(1)[..., :C]
-            query = product[:, :, -1:, 2 * C : 3 * C] + bias.unsqueeze(1)[..., 2 * C : 3 * C]
-            watch.keep(*(each.float().unflatten(-1, (heads, C // heads)) for each in (query, key)))
-        mixed, active = fused.mixed_and_active(product, bias[:, 0, joint], *turns, heads, precision)
-        if last:
-            x, mixed, normed = (each[:, :, -1:] for each in (x, mixed, normed))
-            hidden = project(normed, weight[..., 3 * C :], bias[..., 3 * C :])
-            return x + project(mixed, output[0]) + project(F.gelu(hidden), *output[1:])
-        brought = project(mixed, output[0]), project(active, output[1]), output[2].squeeze(1)
-        residual.add_and_norm(x, brought, total=x, normed=normed)
-    return x

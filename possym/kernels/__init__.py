@@ -4,7 +4,7 @@
 """
 
 from possym.kernels.arithmetic import PTX, device_context, jit, tl, triton
-from possym.kernels.products import Products, as_products, product_sums, takes_products
+from possym.kernels.products import Products, as_products, halves, product_sums, scale_of, takes_products
 from possym.kernels.swaps import head_sums, in_rows, plane_sums, supported, swap_terms, triton_available
 
 __all__ = [
@@ -12,11 +12,13 @@ __all__ = [
     "Products",
     "as_products",
     "device_context",
+    "halves",
     "head_sums",
     "in_rows",
     "jit",
     "plane_sums",
     "product_sums",
+    "scale_of",
     "supported",
     "swap_terms",
     "takes_products",

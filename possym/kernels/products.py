@@ -218,21 +218,34 @@ def as_products(contents: Tensor, positions: Tensor) -> Products:
         torch.linalg.vector_norm(positions, torch.inf, dtype=torch.float32)[None],
     )
     observed = contents.new_empty(len(contents), count)
+    high, low = halves(contents, most[0], observing=(positions, observed))
+    return Products((high, low), halves(positions, most[1], short), most, padded, observed)
+
+
+def halves(
+    numbers: Tensor, most: Tensor, short: bool = False, observing: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return numbers as sums of two of float16, scaled by a power of two, in rows of whole vectors of memory.
+
+    Args:
+        numbers: (H, T, K), or (T, K) where H is 1.
+        most: (H,) the largest of each.
+        short: whether the first of the two is enough.
+        observing: positions (T, K), and room for the observed logits (H, T).
+    """
+    *_, count, width = numbers.shape
+    padded = triton.cdiv(width, 8) * 8
     wide = triton.next_power_of_2(padded)
     rows = max(1, HALVES // wide)
     parts = triton.cdiv(count, rows)
-
-    def halves(numbers: Tensor, most: Tensor, short: bool) -> tuple[Tensor, Tensor]:
-        high = numbers.new_empty(*numbers.shape[:-1], padded, dtype=torch.float16)
-        low = high if short else torch.empty_like(high)
+    high = numbers.new_empty(*numbers.shape[:-1], padded, dtype=torch.float16)
+    low = high if short else torch.empty_like(high)
+    with device_context(numbers):
         halves_kernel[(len(most) * parts,)](
-            numbers, most, high, low, positions, observed, count, width, padded, parts,
-            ROWS=rows, WIDTH=wide, OBSERVED=numbers is contents, SHORT=short, num_warps=4,
+            numbers, most, high, low, *(observing or (numbers, numbers)), count, width, padded, parts,
+            ROWS=rows, WIDTH=wide, OBSERVED=observing is not None, SHORT=short, num_warps=4,
         )  # fmt: skip
-        return high, low
-
-    with device_context(contents):
-        return Products(halves(contents, most[0], False), halves(positions, most[1], short), most, padded, observed)
+    return high, low
 
 
 def product_sums(products: Products, vectors: Sequence[Tensor], power: float, cap: float | None) -> Tensor:
