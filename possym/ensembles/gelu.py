@@ -14,7 +14,7 @@ from torch import Tensor
 from possym.kernels import PTX, device_context, jit, tl, triton
 
 LENGTH = 16  # rows that a program of GELU alone works on
-ENTER, GRADIENT = (64, 128, 64, 8), (64, 128, 64, 8)  # tiles of products: rows, columns, terms at a time, and warps
+ENTER, GRADIENT = (64, 128, 64, 4), (64, 64, 64, 4)  # tiles of products: rows, columns, terms at a time, and warps
 
 
 @jit
