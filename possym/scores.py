@@ -387,7 +387,8 @@ def from_sums(
         swaps = (total.log() - logs / (temperature * total)).exp()
     else:
         swaps = count_swaps(stakes, temperature)
-    return Scores(*sums[:2] / sums[2], entropy), bounded(logits, *sums[4:]), swaps
+    positional, symbolic = sums[:2] / sums[2]
+    return Scores(positional, symbolic, entropy), bounded(logits, *sums[4:]), swaps
 
 
 def attend(logits: Tensor, extra_logits: Tensor | None) -> tuple[Tensor, Tensor]:
