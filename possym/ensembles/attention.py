@@ -36,14 +36,15 @@ class Watch:
     def keep(
         self, layer: int, query: Tensor, key: Tensor, query_bias: Tensor | float = 0.0, key_bias: Tensor | float = 0.0
     ) -> None:
-        """Keep the last query of (E, B, Q, H, D) and keys (E, B, T, H, D), each with a bias (E, 1, H, D) added."""
+        """Keep the last query of (E, B, Q, H, D) and keys (E, B, T, H, D), with biases added.
+
+        These are as the contents lie here, (E, 1, H, D) and (E, 1, H, 1, D).
+        """
         query, key = query[:, :, -1], key.movedim(2, -2)
         if layer == 0:
             E, B = key.shape[:2]
             self.queries = query.new_empty(E, self.layers, B, *query.shape[2:], dtype=torch.float32)
             self.keys = key.new_empty(E, self.layers, B, *key.shape[2:], dtype=torch.float32)
-        if isinstance(key_bias, Tensor):
-            key_bias = key_bias.unsqueeze(-2)
         for room, given, bias in (self.queries, query, query_bias), (self.keys, key, key_bias):
             if torch.is_grad_enabled():
                 room[:, layer] = given + bias

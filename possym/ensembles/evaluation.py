@@ -50,7 +50,7 @@ def blocks(
         if watch:
             key, _value, query = product[..., : 3 * C].unflatten(-1, (3, heads, C // heads)).unbind(-3)
             key_bias, _, query_bias = bias[..., : 3 * C].unflatten(-1, (3, heads, C // heads)).unbind(-3)
-            watch.keep(layer, query, key, query_bias, key_bias)
+            watch.keep(layer, query, key, query_bias, key_bias.unsqueeze(-2))
         mixed = torch.empty_like(normed)
         fused.launch_mixing(product, bias[:, 0], *turns, None, heads, 0.0, False, precision, mixed, None)
         if last:

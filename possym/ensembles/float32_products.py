@@ -90,19 +90,16 @@ def multiply_kernel(
                 found = add_products(high, low, unit, right_high, right_low, member, start, column, found, DEPTH)
         found *= unit_of_weight
         columns = column + tl.arange(0, COLUMNS)
-        if ACTIVE:
-            active_column = column + COLUMNS > first
-        else:
-            active_column = False
         if column < first:
             inside = there & (columns[None, :] < first)
             tl.store(product + (begin + rows[:, None]) * first + columns[None, :], found, mask=inside)
-        if active_column:
-            inside = there & (columns[None, :] >= first) & (columns[None, :] < whole)
-            found += tl.load(bias + member * step + columns, mask=columns < whole, other=0.0)[None, :]
-            found, _slope = gelu_and_slope(found)
-            target = (begin + rows[:, None]) * (whole - first) + (columns - first)[None, :]
-            tl.store(active + target, found, mask=inside)
+        if ACTIVE:
+            if column + COLUMNS > first:
+                inside = there & (columns[None, :] >= first) & (columns[None, :] < whole)
+                found += tl.load(bias + member * step + columns, mask=columns < whole, other=0.0)[None, :]
+                found, _slope = gelu_and_slope(found)
+                target = (begin + rows[:, None]) * (whole - first) + (columns - first)[None, :]
+                tl.store(active + target, found, mask=inside)
 
 
 def multiply(x: Tensor, weight: Split, bias: Tensor | None = None, first: int | None = None) -> tuple[Tensor, Tensor]:

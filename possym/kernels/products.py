@@ -211,15 +211,14 @@ def as_products(contents: Tensor, positions: Tensor) -> Products:
     bfloat16 is a single one, unless it is 2²⁸ times smaller than the largest.
     """
     contents, positions = contents.contiguous(), positions.contiguous()
-    short, (count, width) = positions.dtype == torch.bfloat16, positions.shape
-    padded = triton.cdiv(width, 8) * 8  # rows of whole vectors of memory
+    short = positions.dtype == torch.bfloat16
     most = (
         torch.linalg.vector_norm(contents, torch.inf, (1, 2)),
         torch.linalg.vector_norm(positions, torch.inf, dtype=torch.float32)[None],
     )
-    observed = contents.new_empty(len(contents), count)
+    observed = contents.new_empty(contents.shape[:2])
     high, low = halves(contents, most[0], observing=(positions, observed))
-    return Products((high, low), halves(positions, most[1], short), most, padded, observed)
+    return Products((high, low), halves(positions, most[1], short), most, high.shape[-1], observed)
 
 
 def halves(
