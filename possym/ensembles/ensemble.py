@@ -153,15 +153,14 @@ class Ensemble(nn.Module):
         self,
         x: Tensor,
         turns: tuple[Tensor, Tensor],
-        cut: bool,
         dtype: torch.dtype,
         grown: float,
         keys: Tensor | None,
         precision: str,
-    ) -> tuple[Tensor, list[tuple]] | None:
-        """Return the residual stream after some blocks by a way for training alone, and the weights of those left.
+    ) -> Tensor | None:
+        """Return the residual stream after all blocks by a way for training alone, None where there is none.
 
-        None where there is no such way. Keys (L, E, 2) are the layers'.
+        Keys (L, E, 2) are the layers'.
         """
         return None
 
@@ -189,13 +188,11 @@ class Ensemble(nn.Module):
             x = drop(x, dropout_keys, dropped)
         cut, done = not all_positions and T > 1, None
         if precision and attend is None and torch.is_grad_enabled():
-            done = self.learnt(x, turns, cut, dtype, grown, keys, precision)
-        x, layers = done or (x, self.layer_weights(dtype, grown))
+            done = self.learnt(x, turns, dtype, grown, keys, precision)
+        layers = self.layer_weights(dtype, grown) if done is None else []
         if precision and not dropped and not torch.is_grad_enabled():
             done = self.evaluated(x, layers, turns, cut, attend, precision)
-            if done is not None:
-                x, layers = done, []
-        for layer, weights in enumerate(layers, config.layers - len(layers)):
+        for layer, weights in enumerate(layers if done is None else []):
             x = run(
                 x,
                 weights,
@@ -207,6 +204,7 @@ class Ensemble(nn.Module):
                 attend=None if attend is None else functools.partial(attend, layer),
                 precision=precision,
             )
+        x = x if done is None else done
         logits = self.logits(x if all_positions else x[:, :, -1:])
         return logits if all_positions else logits.squeeze(2)
 

@@ -179,17 +179,15 @@ class GPTJEnsemble(Ensemble):
         self,
         x: Tensor,
         turns: tuple[Tensor, Tensor],
-        cut: bool,
         dtype: torch.dtype,
         grown: float,
         keys: Tensor | None,
         precision: str,
-    ) -> tuple[Tensor, list[tuple]]:
-        """Return the residual stream after all blocks but one that is cut, by kernels, and the latter's weights."""
+    ) -> Tensor:
+        """Return the residual stream after all blocks, by kernels."""
         dropped = self.config.dropout if keys is not None else 0.0
-        options = Options(cut, self.config.heads, dropped, precision)
-        x, *last = Trunk.apply(x, *turns, keys, options, *self.stacked(dtype, grown))
-        return x, [of_block(*last)] * cut
+        options = Options(self.config.heads, dropped, precision)
+        return Trunk.apply(x, *turns, keys, options, *self.stacked(dtype, grown))
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the logits (E, B, Q, V) of a residual stream (E, B, Q, C)."""

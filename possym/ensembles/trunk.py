@@ -24,9 +24,8 @@ from possym.ensembles.branches import branch
 
 
 class Options(NamedTuple):
-    """What does not change: whether the last block is left out, and see `possym.ensembles.fused.mix`."""
+    """What does not change, see `possym.ensembles.fused.mix`."""
 
-    cut: bool
     heads: int
     dropped: float
     precision: str
@@ -47,15 +46,12 @@ class Weights(NamedTuple):
 
 
 class Trunk(torch.autograd.Function):
-    """Return the residual stream after the blocks, and each weight of the last layer.
-
-    A last block that is left out reads its weights from here, so that their gradients come back to where there is room.
-    """
+    """Return the residual stream after all blocks."""
 
     @staticmethod
     def forward(
         ctx, x: Tensor, cos: Tensor, sin: Tensor, keys: Tensor | None, options: Options, *weights: Tensor
-    ) -> tuple[Tensor, ...]:
+    ) -> Tensor:
         """Compute the blocks.
 
         Args:
@@ -68,7 +64,7 @@ class Trunk(torch.autograd.Function):
         """
         given, stream, brought, kept = Weights(*weights), x.contiguous(), None, []
         E, B, T, _ = x.shape
-        blocks = given.entry.shape[1] - options.cut
+        blocks = given.entry.shape[1]
         of_layer = [None] * blocks if keys is None else keys
         dtype, dropped = given.entry.dtype, options.dropped
         beside = branch(x.device, 0)
@@ -96,30 +92,24 @@ class Trunk(torch.autograd.Function):
             brought = attended, active.flatten(1, 2) @ mlp, mlp_bias
             beside.join(mark)
             kept += [normed, scales, product, chosen, mixed, active]
-        if blocks:
-            total = torch.empty_like(x) if stream is x else stream
-            residual.add_and_norm(stream, brought, total=total, keys=of_layer[blocks - 1], dropped=dropped)
-            stream = total
+        total = torch.empty_like(x) if stream is x else stream
+        residual.add_and_norm(stream, brought, total=total, keys=of_layer[-1], dropped=dropped)
         ctx.options = options
         ctx.save_for_backward(cos, sin, keys, *weights, *kept)
-        return stream, *(each[:, -1] for each in given)
+        return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, asked: Tensor, *asked_last: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx, asked: Tensor) -> tuple[Tensor | None, ...]:
         """Return gradients of ``x`` and the weights, block by block from the last."""
         cos, sin, keys, *saved = ctx.saved_tensors
         options, given = ctx.options, Weights(*saved[: len(Weights._fields)])
         kept = saved[len(given) :]
-        cut, heads, dropped, precision = options
-        blocks = given.entry.shape[1] - cut
+        heads, dropped, precision = options
+        blocks = given.entry.shape[1]
         of_layer = [None] * blocks if keys is None else keys
         slopes = Weights(*(torch.empty_like(each) for each in given))
         beside, behind = branch(asked.device, 0), branch(asked.device, 1)
-        if cut:
-            with behind.forked():
-                for slope, last in zip(slopes, asked_last, strict=True):
-                    slope[:, -1].copy_(last)
         # What the branch behind reads is written anew two blocks later, when the chain has waited for it.
         rooms = [room(kept[:6]) for _ in range(min(blocks, 2))]
         marks: list[torch.cuda.Event | None] = [None, None]
@@ -153,12 +143,10 @@ class Trunk(torch.autograd.Function):
                 biases.add_up(*sums, slopes.entry_bias[:, layer], slopes.mlp_bias[:, layer])
                 marks[layer % 2] = behind.asked()
             norm = (rows @ entry.mT).view_as(normed), normed, scales
-        if norm is not None:
-            total = torch.empty_like(slope)
-            residual.gradient(slope, norm, None, total=total)
-            slope = total
+        total = torch.empty_like(slope)
+        residual.gradient(slope, norm, None, total=total)
         behind.join(behind.asked())
-        return slope, None, None, None, None, *slopes
+        return total, None, None, None, None, *slopes
 
 
 def room(kept: list[Tensor]) -> tuple[Tensor, ...]:
