@@ -28,6 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from possym.ensembles import adamw
+from possym.ensembles.branches import branch
 from possym.ensembles.checkpoints import RESTART, Training, of_kind, reading
 from possym.ensembles.dropout import keys_by_step
 from possym.ensembles.schedule import TrainingConfig, learning_rates
@@ -186,16 +187,24 @@ class Trainer:
 
     def _update(self) -> None:
         """Take one step on the tokens, answers, dropout keys and rate at hand; leave loss and accuracy (E,)."""
+        beside = branch(self.device, 2)
+        with beside.forked():
+            answered = (self.answers >= 0).flatten(1).sum(1)
+            share = (1 / answered)[:, None]  # of an answer in its member's loss
+            counted = beside.asked()
         positions = {"all_positions": True} if self.answers.ndim == 3 else {}
         logits = self.model(self.tokens, dropout_keys=self.dropout_keys, dtype=self.dtype, **positions)
         losses = F.cross_entropy(logits.flatten(0, -2), self.answers.flatten(), reduction="none", ignore_index=-1)
-        loss = losses.view(len(self.answers), -1).sum(1) / (self.answers >= 0).flatten(1).sum(1)
-        gradients = torch.autograd.grad(loss.sum(), list(self.parameters.values()))
-        factor = clip_factor(gradients, self.config.clip)
-        adamw.update(self.optimizer, gradients, factor)
-        self.loss = loss.detach()
-        right = logits.detach().argmax(-1) == self.answers
-        self.accuracy = (right[..., -1] if positions else right).float().mean(1)
+        beside.join(counted)
+        losses = losses.view(len(self.answers), -1)
+        with torch.no_grad(), beside.forked():  # no gradient waits for what is reported
+            self.loss = losses.sum(1) / answered
+            right = logits.argmax(-1) == self.answers
+            self.accuracy = (right[..., -1] if positions else right).float().mean(1)
+            reported = beside.asked()
+        gradients = torch.autograd.grad(losses, list(self.parameters.values()), share.expand_as(losses))
+        adamw.update(self.optimizer, gradients, clip_factor(gradients, self.config.clip))
+        beside.join(reported)
 
     def _capture(self) -> Callable[[], None]:
         """Capture the step as a CUDA graph. The learning rate is 0 meanwhile, so that the weights stay."""
