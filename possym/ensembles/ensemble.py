@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from possym.ensembles import dropout, fused
 from possym.ensembles.attention import Attend, Watch, tables
+from possym.ensembles.branches import branch
 from possym.errors import ConfigError, InputError, ResultsError, require_type, to_int
 from possym.results import atomic_write
 from possym.rope import frequencies
@@ -129,9 +130,17 @@ class Ensemble(nn.Module):
 
     block: ClassVar[Callable[..., Tensor]]
 
-    def layer_weights(self, dtype: torch.dtype, grown: float) -> list[tuple]:
-        """Return what ``block`` reads of each layer, in ``dtype``, with dropout's factor ``grown`` multiplied in."""
+    def stacked(self, dtype: torch.dtype, grown: float) -> Sequence[Tensor]:
+        """Return the weights of all layers, each (E, L, …), as products in ``dtype`` read them.
+
+        Dropout's factor ``grown`` is multiplied in.
+        """
         raise NotImplementedError
+
+    @staticmethod
+    def of_block(*weights: Tensor) -> tuple:
+        """Return one layer's weights as ``block`` reads them."""
+        return weights
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the logits (E, B, Q, V) of a residual stream (E, B, Q, C)."""
@@ -152,15 +161,14 @@ class Ensemble(nn.Module):
     def learnt(
         self,
         x: Tensor,
+        weights: Sequence[Tensor],
         turns: tuple[Tensor, Tensor],
-        dtype: torch.dtype,
-        grown: float,
         keys: Tensor | None,
         precision: str,
     ) -> Tensor | None:
         """Return the residual stream after all blocks by a way for training alone, None where there is none.
 
-        Keys (L, E, 2) are the layers'.
+        Weights are as `stacked` returns them, keys (L, E, 2) the layers'.
         """
         return None
 
@@ -180,16 +188,20 @@ class Ensemble(nn.Module):
         compiling = tokens.is_cuda and torch.is_grad_enabled() and attend is None
         run, drop = (compiled(self.block), compiled(masked)) if compiling else (self.block, masked)
         precision = fused.precision(tokens.device, T, config.head_width, len(self.angles))
-        turns = tables(T, self.angles)
-        keys = dropout.keys_of_layers(dropout_keys, config.layers, MASKS) if dropped else None
-
-        x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
-        if dropped:
-            x = drop(x, dropout_keys, dropped)
+        beside = branch(tokens.device, 2)
+        with beside.forked():
+            turns = tables(T, self.angles)
+            keys = dropout.keys_of_layers(dropout_keys, config.layers, MASKS) if dropped else None
+            x = Lookup.apply(self.embedding * grown, tokens.flatten(1)).unflatten(1, (B, T))  # (E, B, T, C)
+            if dropped:
+                x = drop(x, dropout_keys, dropped)
+            embedded = beside.asked()
+        stacked = self.stacked(dtype, grown)
+        beside.join(embedded)
         cut, done = not all_positions and T > 1, None
         if precision and attend is None and torch.is_grad_enabled():
-            done = self.learnt(x, turns, dtype, grown, keys, precision)
-        layers = self.layer_weights(dtype, grown) if done is None else []
+            done = self.learnt(x, stacked, turns, keys, precision)
+        layers = [self.of_block(*layer) for layer in zip(*(each.unbind(1) for each in stacked), strict=True)]
         if precision and not dropped and not torch.is_grad_enabled():
             done = self.evaluated(x, layers, turns, cut, attend, precision)
         for layer, weights in enumerate(layers if done is None else []):

@@ -17,7 +17,7 @@ Two rewritings keep the step short and change no result: LayerNorm's gain and bi
 weights that read it, and dropout's factor 1/(1 − p) into the weights that follow the dropped values.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -169,25 +169,23 @@ class GPTJEnsemble(Ensemble):
             (self.mlp_output_bias * grown).to(dtype),
         )
 
-    def layer_weights(self, dtype: torch.dtype, grown: float) -> list[tuple]:
-        """Return ``entry`` and ``output`` of each `block`."""
-        return [
-            of_block(*layer) for layer in zip(*(each.unbind(1) for each in self.stacked(dtype, grown)), strict=True)
-        ]
+    @staticmethod
+    def of_block(entry: Tensor, entry_bias: Tensor, attention: Tensor, mlp: Tensor, mlp_bias: Tensor) -> tuple:
+        """Return ``entry`` and ``output`` of a `block`, each bias (E, 1, …)."""
+        return (entry, entry_bias.unsqueeze(-2)), (attention, mlp, mlp_bias.unsqueeze(-2))
 
     def learnt(
         self,
         x: Tensor,
+        weights: Sequence[Tensor],
         turns: tuple[Tensor, Tensor],
-        dtype: torch.dtype,
-        grown: float,
         keys: Tensor | None,
         precision: str,
     ) -> Tensor:
         """Return the residual stream after all blocks, by kernels."""
         dropped = self.config.dropout if keys is not None else 0.0
         options = Options(self.config.heads, dropped, precision)
-        return Trunk.apply(x, *turns, keys, options, *self.stacked(dtype, grown))
+        return Trunk.apply(x, *turns, keys, options, *weights)
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the logits (E, B, Q, V) of a residual stream (E, B, Q, C)."""
@@ -279,11 +277,6 @@ class GPTJEnsemble(Ensemble):
             init_std=theirs.initializer_range,
         )
         return cls.from_weights(config, read_from(transformers_tensors(model), cls.shapes(config)))
-
-
-def of_block(entry: Tensor, entry_bias: Tensor, attention: Tensor, mlp: Tensor, mlp_bias: Tensor) -> tuple:
-    """Return one layer's weights as `block` reads them, each bias (E, 1, …)."""
-    return (entry, entry_bias.unsqueeze(-2)), (attention, mlp, mlp_bias.unsqueeze(-2))
 
 
 def parameter_shapes(config: GPTJConfig) -> dict[str, tuple[int, ...]]:

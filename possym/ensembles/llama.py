@@ -12,7 +12,7 @@ As for GPT-J, the norms' gains are multiplied into the weights that read them, a
 that follow the dropped values.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -159,12 +159,11 @@ class LlamaEnsemble(Ensemble):
             "head": (C, V),
         }
 
-    def layer_weights(self, dtype: torch.dtype, grown: float) -> list[tuple]:
-        """Return the weights of each `block`."""
+    def stacked(self, dtype: torch.dtype, grown: float) -> Sequence[Tensor]:
+        """Return the weights of all layers as products in ``dtype`` read them, with dropout's factor ``grown``."""
         entry = torch.cat([self.key, self.value, self.query], -1) * self.attention_norm_gain.unsqueeze(-1)
         gated = torch.cat([self.mlp_gate, self.mlp_in], -1) * self.mlp_norm_gain.unsqueeze(-1)
-        stacked = entry, self.attention_output * grown**2, gated, self.mlp_output * grown
-        return list(zip(*(weight.to(dtype).unbind(1) for weight in stacked), strict=True))
+        return [each.to(dtype) for each in (entry, self.attention_output * grown**2, gated, self.mlp_output * grown)]
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the logits (E, B, Q, V) of a residual stream (E, B, Q, C)."""
