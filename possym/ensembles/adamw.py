@@ -1,7 +1,7 @@
 """Clipping and AdamW of every member: on a GPU in one pass over its parameters, as Triton kernels.
 
 - `norms` is `torch.linalg.vector_norm` of all gradients of a member, `update` the step of `torch.optim.AdamW` after
-  each gradient is multiplied by a factor of its member. By kernels weights, both moments and the gradient are read
+  each gradient is multiplied by its member's `clip_factor`. By kernels weights, both moments and the gradient are read
   once, and nothing between is stored.
 - Gradients may be slices of a wider tensor, as those of stacked weights are.
 - Nothing waits for the GPU, so a CUDA graph holds both.
@@ -84,27 +84,42 @@ def norms(gradients: Sequence[Tensor]) -> Tensor:
     return torch.cat(parts, 1).sum(1).sqrt()
 
 
+def clip_factor(gradients: Sequence[Tensor], limit: float) -> Tensor:
+    """Return for each member what its gradients (E, …) are multiplied by so that their joint norm is at most ``limit``.
+
+    >>> clip_factor([torch.tensor([[3.0], [0.3]]), torch.tensor([[4.0], [0.4]])], 1.0)
+    tensor([0.2000, 1.0000])
+    """
+    return (limit / (norms(gradients) + 1e-6)).clamp(max=1.0)
+
+
 @torch.no_grad()
-def update(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor], factor: Tensor) -> None:
-    """Take an optimiser's step, in place, with each member's gradients multiplied by its factor.
+def update(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor], limit: float) -> None:
+    """Take an optimiser's step, in place, with each member's gradients clipped to a norm of ``limit``.
 
     Args:
         optimizer: of one group of contiguous parameters (E, …), which have taken a step; its rate is a tensor. By
             torch, gradients are written to the ``grad`` that each has.
         gradients: of the parameters' shapes.
-        factor: (E,).
+        limit: see `clip_factor`.
     """
     (group,) = optimizer.param_groups
     parameters = group["params"]
     if not supported(gradients):
+        factor = clip_factor(gradients, limit)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             torch.mul(gradient, factor.view(-1, *[1] * (gradient.ndim - 1)), out=parameter.grad)
         optimizer.step()
         return
     states = [optimizer.state[parameter] for parameter in parameters]
-    torch._foreach_add_([state["step"] for state in states], 1)
-    step = states[0]["step"].double()
-    corrections = torch.stack([1 - beta**step for beta in group["betas"]]).float()
+    beside = branch(gradients[0].device, 1)
+    with beside.forked():
+        torch._foreach_add_([state["step"] for state in states], 1)
+        step = states[0]["step"].double()
+        corrections = torch.stack([1 - beta**step for beta in group["betas"]]).float()
+        corrected = beside.asked()
+    factor = clip_factor(gradients, limit)
+    beside.join(corrected)
     new1, new2 = (1 - beta for beta in group["betas"])
 
     def one(index: int) -> None:

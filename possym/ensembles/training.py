@@ -203,7 +203,7 @@ class Trainer:
             self.accuracy = (right[..., -1] if positions else right).float().mean(1)
             reported = beside.asked()
         gradients = torch.autograd.grad(losses, list(self.parameters.values()), share.expand_as(losses))
-        adamw.update(self.optimizer, gradients, clip_factor(gradients, self.config.clip))
+        adamw.update(self.optimizer, gradients, self.config.clip)
         beside.join(reported)
 
     def _capture(self) -> Callable[[], None]:
@@ -316,12 +316,3 @@ def training_dtype(device: torch.device) -> torch.dtype:
     torch.float32
     """
     return torch.bfloat16 if device.type == "cuda" else torch.float32
-
-
-def clip_factor(gradients: Sequence[Tensor], limit: float) -> Tensor:
-    """Return for each member what its gradients (E, …) are multiplied by so that their joint norm is at most ``limit``.
-
-    >>> clip_factor([torch.tensor([[3.0], [0.3]]), torch.tensor([[4.0], [0.4]])], 1.0)
-    tensor([0.2000, 1.0000])
-    """
-    return (limit / (adamw.norms(gradients) + 1e-6)).clamp(max=1.0)

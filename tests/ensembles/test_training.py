@@ -11,13 +11,14 @@ import torch
 from transformers import get_linear_schedule_with_warmup
 
 from possym import ConfigError, InputError, ResultsError
+from possym.ensembles.adamw import clip_factor
 from possym.ensembles.checkpoints import is_finished, merge_checkpoints
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.llama import LlamaEnsemble
 from possym.ensembles.schedule import TrainingConfig, learning_rates
 from possym.ensembles.streams import STREAMS, generator
 from possym.ensembles.token_table import TokenTable
-from possym.ensembles.training import Trainer, clip_factor
+from possym.ensembles.training import Trainer
 from possym.results.evaluation_steps import evaluation_steps
 
 torch.set_num_threads(1)  # on models this small, threads mostly wait for each other
