@@ -72,17 +72,20 @@ def step_by_step(
 
 @jit
 def query_kernel(
-    queries, keys, cosines, sines, temperatures, found, asked, length, planes, pair, scale,
+    queries, keys, cosines, sines, temperatures, found, heads, asked, length, planes, pair, scale,
+    query_group, query_head, query_row, key_group, key_head, key_row,
     ROWS: tl.constexpr, SIZE: tl.constexpr, STEP: tl.constexpr, TEMPERATURES: tl.constexpr,
 ):  # fmt: skip
     """Write both scores of one head and query at each temperature, and the entropy of its attention.
 
     Coordinates of a plane are ``pair`` apart, planes ``STEP``; cosines and sines (T, F) are those of distances.
+    Queries and keys lie in groups of ``heads``, as far apart as said.
     """
-    head = (tl.program_id(0) // asked).to(tl.int64)
-    position = length - asked + tl.program_id(0) % asked
-    queries += (head * asked + tl.program_id(0) % asked) * 2 * planes
-    keys += head * length * 2 * planes
+    group = (tl.program_id(0) // asked // heads).to(tl.int64)
+    head, index = tl.program_id(0) // asked % heads, tl.program_id(0) % asked
+    position = length - asked + index
+    queries += group * query_group + head * query_head + index * query_row
+    keys += group * key_group + head * key_head
     rows = tl.arange(0, ROWS)
     moved = rows < position
     relocated = tl.zeros((ROWS, ROWS), tl.float32)
@@ -93,10 +96,10 @@ def query_kernel(
         inside = moved[:, None] & turning[None, :]
         query_x = tl.load(queries + plane * STEP, mask=turning, other=0.0)
         query_y = tl.load(queries + plane * STEP + pair, mask=turning, other=0.0)
-        own = keys + position * 2 * planes + plane * STEP
+        own = keys + position * key_row + plane * STEP
         products += query_x * tl.load(own, mask=turning, other=0.0)
         products += query_y * tl.load(own + pair, mask=turning, other=0.0)
-        place = keys + rows[:, None] * 2 * planes + plane[None, :] * STEP
+        place = keys + rows[:, None] * key_row + plane[None, :] * STEP
         key_x = tl.load(place, mask=inside, other=0.0)
         key_y = tl.load(place + pair, mask=inside, other=0.0)
         turn = (position - rows)[:, None] * planes + plane[None, :]
@@ -156,6 +159,13 @@ def on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float32, device=device)
 
 
+def in_groups(x: Tensor) -> Tensor:
+    """Return heads' rows (..., H, T, D) as (N, H, T, D), a view where they lie so."""
+    heads = x.shape[-3] if x.ndim > 2 else 1
+    x = x.reshape(-1, heads, *x.shape[-2:])
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def in_one_kernel(
     queries: Tensor, keys: Tensor, frequencies: Tensor, layout: str, temperatures: Sequence[float]
 ) -> Scores:
@@ -165,11 +175,13 @@ def in_one_kernel(
     found = keys.new_empty(shape.numel(), columns)
     rows = max(16, triton.next_power_of_2(count - 1))
     step, pair = (2, 1) if layout == "interleaved" else (1, planes)
+    queries, keys = in_groups(queries), in_groups(keys)
     with device_context(keys):
         query_kernel[(len(found),)](
-            queries.contiguous(), keys.contiguous(), *tables(count, numbers_of(frequencies), keys.device),
-            on_device(tuple(temperatures), keys.device), found, asked, count, planes, pair,
-            keys.shape[-1] ** -0.5, ROWS=rows, SIZE=SIZE, STEP=step, TEMPERATURES=len(temperatures),
+            queries, keys, *tables(count, numbers_of(frequencies), keys.device),
+            on_device(tuple(temperatures), keys.device), found, keys.shape[1], asked, count, planes, pair,
+            keys.shape[-1] ** -0.5, *queries.stride()[:3], *keys.stride()[:3],
+            ROWS=rows, SIZE=SIZE, STEP=step, TEMPERATURES=len(temperatures),
             num_warps=WARPS * rows // 16,
         )  # fmt: skip
     found = found.T.view(columns, *shape)

@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from possym.ensembles.query_scores import MOST, in_one_kernel, numbers_of, query_scores, step_by_step
+from possym.ensembles.query_scores import MOST, in_groups, in_one_kernel, numbers_of, query_scores, step_by_step
 from possym.errors import InputError
 from possym.kernels import triton_available
 from possym.rope import frequencies
@@ -56,6 +56,19 @@ def test_the_kernel_agrees_with_the_steps(device, size):
         torch.testing.assert_close(ours.positional[t], steps.positional[t], rtol=0, atol=tolerance)
         torch.testing.assert_close(ours.symbolic[t], steps.symbolic[t], rtol=0, atol=tolerance)
     torch.testing.assert_close(ours.entropy, steps.entropy, rtol=0, atol=1e-6 * size)
+
+
+def test_heads_are_read_where_they_lie(device):
+    if not triton_available(torch.device(device)):
+        pytest.skip("no kernels here")
+    products = drawn(2, 2, 17, 3, 2, 32).to(device)  # groups, sequences, places, of which both are parts, heads
+    keys, queries = products[..., 0, :, :].movedim(2, 3), products[..., -2:, 2, :, :].movedim(2, 3)
+    assert in_groups(keys).data_ptr() == products.data_ptr() and in_groups(queries).stride() == (3264, 32, 192, 1)
+    rest = frequencies(32).to(device), "interleaved", (0.1,)
+    for ours, copied in zip(
+        in_one_kernel(queries, keys, *rest), in_one_kernel(queries.contiguous(), keys.contiguous(), *rest), strict=True
+    ):
+        assert torch.equal(ours, copied)
 
 
 class Away(torch.Tensor):
