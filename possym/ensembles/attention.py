@@ -23,15 +23,16 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 class Watch:
     """As ``attend``, keep each layer's queries of the last position and keys before rotation, and attend as usual.
 
-    ``queries`` is (E, L, B, H, D) and ``keys`` (E, L, B, H, T, D), in float32, once the model has run.
+    ``queries`` is (E, L, B, H, D) and ``keys`` (E, L, B, H, T, D), in float32, once the model has run; what is kept of
+    a layer lies together.
     """
 
     queries: Tensor
     keys: Tensor
 
-    def __init__(self, frequencies: Tensor, layout: str, layers: int):
-        """Start with no layers; a model of ``layers`` will run."""
-        self.frequencies, self.layout, self.layers = frequencies, layout, layers
+    def __init__(self, frequencies: Tensor, layout: str, layers: int, alone: bool):
+        """Start with no layers; a model of ``layers`` will run, ``alone`` for queries and keys."""
+        self.frequencies, self.layout, self.layers, self.alone = frequencies, layout, layers, alone
 
     def keep(
         self, layer: int, query: Tensor, key: Tensor, query_bias: Tensor | float = 0.0, key_bias: Tensor | float = 0.0
@@ -43,8 +44,8 @@ class Watch:
         query, key = query[:, :, -1], key.movedim(2, -2)
         if layer == 0:
             E, B = key.shape[:2]
-            self.queries = query.new_empty(E, self.layers, B, *query.shape[2:], dtype=torch.float32)
-            self.keys = key.new_empty(E, self.layers, B, *key.shape[2:], dtype=torch.float32)
+            self.queries = query.new_empty(self.layers, E, B, *query.shape[2:], dtype=torch.float32).transpose(0, 1)
+            self.keys = key.new_empty(self.layers, E, B, *key.shape[2:], dtype=torch.float32).transpose(0, 1)
         for room, given, bias in (self.queries, query, query_bias), (self.keys, key, key_bias):
             if torch.is_grad_enabled():
                 room[:, layer] = given + bias

@@ -149,13 +149,16 @@ class Ensemble(nn.Module):
     def evaluated(
         self,
         x: Tensor,
-        layers: list[tuple],
+        weights: Sequence[Tensor],
         turns: tuple[Tensor, Tensor],
         cut: bool,
         attend: Attend | None,
         precision: str,
     ) -> Tensor | None:
-        """Return the residual stream after all blocks by a way for evaluations alone, None where there is none."""
+        """Return what `learnt` does by a way for evaluations alone, None where there is none.
+
+        Where ``attend`` is a `Watch` that is alone, the last block may be missing.
+        """
         return None
 
     def learnt(
@@ -201,13 +204,13 @@ class Ensemble(nn.Module):
         cut, done = not all_positions and T > 1, None
         if precision and attend is None and torch.is_grad_enabled():
             done = self.learnt(x, stacked, turns, keys, precision)
-        layers = [self.of_block(*layer) for layer in zip(*(each.unbind(1) for each in stacked), strict=True)]
-        if precision and not dropped and not torch.is_grad_enabled():
-            done = self.evaluated(x, layers, turns, cut, attend, precision)
-        for layer, weights in enumerate(layers if done is None else []):
+        elif precision and not dropped and not torch.is_grad_enabled():
+            done = self.evaluated(x, stacked, turns, cut, attend, precision)
+        layers = zip(*(each.unbind(1) for each in stacked), strict=True) if done is None else ()
+        for layer, weights in enumerate(layers):
             x = run(
                 x,
-                weights,
+                self.of_block(*weights),
                 turns,
                 heads=config.heads,
                 cut=layer == config.layers - 1 and cut,
@@ -267,9 +270,15 @@ class Ensemble(nn.Module):
         >>> trace.queries.shape, trace.keys.shape
         (torch.Size([1, 2, 3, 2, 4]), torch.Size([1, 2, 3, 2, 5, 4]))
         """
-        watch = Watch(self.angles, self.layout, self.config.layers)
+        watch = Watch(self.angles, self.layout, self.config.layers, alone=False)
         logits = self(tokens, attend=watch)
         return Trace(watch.queries, watch.keys, logits)
+
+    def queries_and_keys(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `trace` does but the logits, for which the last block need not be computed."""
+        watch = Watch(self.angles, self.layout, self.config.layers, alone=True)
+        self(tokens, attend=watch)
+        return watch.queries, watch.keys
 
     def _check_tokens(self, tokens: Tensor) -> Tensor:
         if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:

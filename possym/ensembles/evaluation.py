@@ -14,12 +14,13 @@ from torch import Tensor
 from possym.ensembles import float32_products, fused, gelu, residual
 from possym.ensembles.attention import Watch
 from possym.ensembles.ensemble import project
+from possym.ensembles.trunk import Weights
 from possym.kernels import takes_products
 
 
 def blocks(
     x: Tensor,
-    layers: list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]],
+    weights: Weights,
     turns: tuple[Tensor, Tensor],
     *,
     heads: int,
@@ -31,51 +32,78 @@ def blocks(
 
     Args:
         x: (E, B, T, C), before them.
-        layers: ``entry`` and ``output`` of each `possym.ensembles.gptj.block`.
+        weights: of all layers.
         turns: cosines and sines, see `possym.ensembles.attention.tables`.
         heads: H.
         cut: compute the last position alone in the last block.
-        watch: what keeps queries and keys.
+        watch: what keeps queries and keys; where it wants nothing else, the last block is left out.
         precision: see `possym.ensembles.attention.attention_of_block`.
     """
-    C, dtype = x.shape[-1], layers[0][0][0].dtype
-    split = dtype == torch.float32 and precision == "tf32x3" and takes_products(x.device)
-    enter, times = (enter_float32, times_float32) if split else (enter_by_torch, project)
-    normed = torch.empty_like(x, dtype=dtype)
+    fits = weights.entry.dtype == torch.float32 and x.shape[-1] <= float32_products.WIDEST
+    split = fits and precision == "tf32x3" and takes_products(x.device)
+    return (blocks_of_float32 if split else blocks_by_torch)(x, weights, turns, heads, cut, watch, precision)
+
+
+def blocks_by_torch(
+    x: Tensor,
+    weights: Weights,
+    turns: tuple[Tensor, Tensor],
+    heads: int,
+    cut: bool,
+    watch: Watch | None,
+    precision: str,
+) -> Tensor:
+    """Return what `blocks` does, with torch's products."""
+    C, layers = x.shape[-1], weights.entry.shape[1]
+    normed = torch.empty_like(x, dtype=weights.entry.dtype)
     residual.add_and_norm(x, None, normed=normed)
-    for layer, ((weight, bias), output) in enumerate(layers):
-        last = cut and layer == len(layers) - 1
-        entry = (weight[..., : 3 * C], bias[..., : 3 * C]) if last else (weight, bias)
-        product, active = enter(normed, *entry)
+    for layer in range(layers):
+        entry, bias, attention, mlp, mlp_bias = (each[:, layer] for each in weights)
+        last = cut and layer == layers - 1
+        product = project(normed, entry[..., : 3 * C] if last else entry)
         if watch:
             key, _value, query = product[..., : 3 * C].unflatten(-1, (3, heads, C // heads)).unbind(-3)
-            key_bias, _, query_bias = bias[..., : 3 * C].unflatten(-1, (3, heads, C // heads)).unbind(-3)
+            key_bias, _, query_bias = bias[:, None, : 3 * C].unflatten(-1, (3, heads, C // heads)).unbind(-3)
             watch.keep(layer, query, key, query_bias, key_bias.unsqueeze(-2))
         mixed = torch.empty_like(normed)
-        fused.launch_mixing(product, bias[:, 0], *turns, None, heads, 0.0, False, precision, mixed, None)
+        fused.launch_mixing(product, bias, *turns, None, heads, 0.0, False, precision, mixed, None)
         if last:
             x, mixed, normed = (each[:, :, -1:] for each in (x, mixed, normed))
-            hidden = project(normed, weight[..., 3 * C :], bias[..., 3 * C :])
-            return x + project(mixed, output[0]) + project(F.gelu(hidden), *output[1:])
-        brought = times(mixed, output[0]), times(active, output[1]), output[2].squeeze(1)
+            hidden = project(normed, entry[..., 3 * C :], bias[:, None, 3 * C :])
+            return x + project(mixed, attention) + project(F.gelu(hidden), mlp, mlp_bias.unsqueeze(-2))
+        active = product.new_empty(*product.shape[:3], product.shape[3] - 3 * C)
+        gelu.launch_gelu(product, bias, 3 * C, active)
+        brought = project(mixed, attention), project(active, mlp), mlp_bias
         residual.add_and_norm(x, brought, total=x, normed=normed)
     return x
 
 
-def enter_by_torch(normed: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a block's first product (E, B, T, 3C or 3C + I) without bias, and GELU of its last I columns with it."""
-    product, first = project(normed, weight), 3 * normed.shape[-1]
-    active = product.new_empty(*product.shape[:3], product.shape[3] - first)
-    if active.numel():
-        gelu.launch_gelu(product, bias[:, 0], first, active)
-    return product, active
-
-
-def enter_float32(normed: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `enter_by_torch` does, without the columns that GELU is taken of, as near to float64 as float32."""
-    return float32_products.multiply(normed, float32_products.split(weight), bias[:, 0], 3 * normed.shape[-1])
-
-
-def times_float32(x: Tensor, weight: Tensor) -> Tensor:
-    """Return a product (E, B, T, C) as near to float64 as those of float32."""
-    return float32_products.multiply(x, float32_products.split(weight))[0]
+def blocks_of_float32(
+    x: Tensor,
+    weights: Weights,
+    turns: tuple[Tensor, Tensor],
+    heads: int,
+    cut: bool,
+    watch: Watch | None,
+    precision: str,
+) -> Tensor:
+    """Return what `blocks` does, with products of float32 on tensor cores."""
+    E, B, T, C = x.shape
+    entries, outputs, seconds = map(float32_products.split, (weights.entry, weights.attention, weights.mlp))
+    # Where queries and keys are kept, they stay where they are written.
+    products = x.new_empty(len(entries) if watch else 1, E, B, T, 3 * C)
+    if watch:
+        key, _value, query = products.unflatten(-1, (3, heads, C // heads)).unbind(-3)
+        watch.queries, watch.keys = query[:, :, :, -1].transpose(0, 1), key.movedim(3, 4).transpose(0, 1)
+    mixed = torch.empty_like(x)
+    for layer, (entry, output, second) in enumerate(zip(entries, outputs, seconds, strict=True)):
+        product, bias = products[layer if watch else 0], weights.entry_bias[:, layer]
+        float32_products.enter(x, entry, bias, product)
+        last = layer == len(entries) - 1
+        if last and watch and watch.alone:
+            break
+        fused.launch_mixing(product, None, *turns, None, heads, 0.0, False, precision, mixed, None)
+        if last and cut:
+            x, mixed = (each[:, :, -1:].contiguous() for each in (x, mixed))
+        float32_products.leave(x, mixed, output, entry, bias, second, weights.mlp_bias[:, layer])
+    return x

@@ -1,7 +1,9 @@
-"""Products of float32 with weights on tensor cores, as near to float64 as those of float32 units: a Triton kernel.
+"""A block's products of float32 with weights on tensor cores, as near to float64 as those of float32 units.
 
-- `split` describes a weight as a sum of two numbers of float16, which tensor cores multiply without loss.
-- `multiply` does the same with the rows that it reads, scaled row by row, and adds three products. GELU may follow.
+- `split` describes a weight as a sum of two numbers of float16, which tensor cores multiply without loss. Kernels do so
+  with rows, each scaled by its own power of two, and add three products.
+- `enter` norms rows of the residual stream and multiplies them: keys, values and queries.
+- `leave` adds to the stream what attention and MLP bring: the MLP's inner values are never stored.
 """
 
 from __future__ import annotations
@@ -17,30 +19,29 @@ from possym.kernels import device_context, halves, jit, scale_of, tl, triton
 if triton is not None:
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-# Tiles: rows, columns, terms that tensor cores add, warps and stages, where all terms are added at once and elsewhere.
-ONCE, PIECEWISE = (64, 64, 128, 4, 2), (128, 128, 64, 8, 3)
+WIDEST = 128  # of the rows that kernels hold
+# Tiles: rows, columns of the first product worked on at a time, warps and stages.
+ENTER, LEAVE = (128, 64, 8, 3), (64, 32, 4, 2)
 
 
 class Split(NamedTuple):
-    """A weight (E, K, N) as `multiply` reads it: two numbers of float16 each, and each member's largest (E,)."""
+    """A weight (E, K, N) as the kernels read it: two numbers of float16 each, and each member's largest (E,)."""
 
     high: Tensor
     low: Tensor
     most: Tensor
-    columns: int
 
 
-def split(weight: Tensor) -> Split:
-    """Split a weight (E, K, N) of float32 into two numbers of float16, scaled by a power of two."""
-    weight = weight.contiguous()
-    most = torch.linalg.vector_norm(weight, torch.inf, (1, 2))
-    return Split(*halves(weight, most), most, weight.shape[2])
+def split(weight: Tensor) -> list[Split]:
+    """Split a weight (E, L, K, N) of float32 into two numbers of float16, scaled by a power of two, for each layer."""
+    most = torch.linalg.vector_norm(weight, torch.inf, (2, 3))
+    parts = (part.unflatten(0, most.shape).unbind(1) for part in halves(weight.flatten(0, 1), most.flatten()))
+    return [Split(*layer) for layer in zip(*parts, most.T.contiguous(), strict=True)]
 
 
 @jit
-def row_halves(place, inside):
-    """Load rows and split them into two numbers of float16, scaled; return these and each row's unit."""
-    x = tl.load(place, mask=inside, other=0.0)
+def row_halves(x):
+    """Split rows into two numbers of float16, scaled; return these and each row's unit."""
     scale, unit = scale_of(tl.max(tl.abs(x), 1))
     x *= scale[:, None]
     high = x.to(tl.float16)
@@ -48,82 +49,129 @@ def row_halves(place, inside):
 
 
 @jit
-def add_products(high, low, unit, right_high, right_low, member, start, column, total, DEPTH: tl.constexpr):
-    """Add to a tile the products of some terms, the smallest first."""
-    width: tl.constexpr = total.shape[1]
-    b_high = tl.reshape(right_high.load([member, start, column]), (DEPTH, width))
-    b_low = tl.reshape(right_low.load([member, start, column]), (DEPTH, width))
+def times(high, low, right_high, right_low, member, start, column, DEPTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """Multiply rows and a part of a weight, in units of both: three products, the smallest first."""
+    b_high = tl.reshape(right_high.load([member, start, column]), (DEPTH, COLUMNS))
+    b_low = tl.reshape(right_low.load([member, start, column]), (DEPTH, COLUMNS))
     found = tl.dot(low, b_high)
     found = tl.dot(high, b_low, found)
-    found = tl.dot(high, b_high, found)
-    return total + found * unit
+    return tl.dot(high, b_high, found)
 
 
 @jit
-def multiply_kernel(
-    x, right_high, right_low, most, bias, product, active, each, depth, whole, first, step,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, ONCE: tl.constexpr, ACTIVE: tl.constexpr,
-    STAGES: tl.constexpr,
-):  # fmt: skip
-    """Write some rows of one member's product, and GELU of its columns from ``first`` on, with their bias.
-
-    ``ONCE`` says that a row's terms are added at once, so that rows are read once for all columns.
-    """
+def rows_of_member(each, across, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Return whose rows a program works on, these and columns, places in all members' rows, and which are inside."""
     tall = tl.cdiv(each, ROWS)
     member = tl.program_id(0) // tall
     rows = (tl.program_id(0) % tall) * ROWS + tl.arange(0, ROWS)
-    terms = tl.arange(0, DEPTH)
-    begin = member.to(tl.int64) * each
-    x += begin * depth
-    place = rows[:, None] * depth + terms[None, :]
-    there = rows[:, None] < each
+    columns = tl.arange(0, WIDTH)
+    place = (member.to(tl.int64) * each + rows[:, None]) * across + columns[None, :]
+    return member, rows, columns, place, (rows[:, None] < each) & (columns[None, :] < across)
+
+
+@jit
+def normed_halves(x, there, across):
+    """Return `row_halves` of rows' LayerNorm without gain and bias."""
+    x = tl.where(there, x - tl.sum(x, 1)[:, None] / across, 0.0)
+    return row_halves(x * tl.rsqrt(tl.sum(x * x, 1) / across + 1e-5)[:, None])
+
+
+@jit
+def enter_kernel(
+    x, right_high, right_low, most, bias, product, each, across, whole, step,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Norm some rows of one member, and write their product with its weight's first ``whole`` columns, and the bias."""
+    member, rows, k, place, inside = rows_of_member(each, across, ROWS, WIDTH)
+    high, low, unit = normed_halves(tl.load(x + place, mask=inside, other=0.0), k[None, :] < across, across)
     _, unit_of_weight = scale_of(tl.load(most + member))
-    if ONCE:
-        high, low, unit = row_halves(x + place, there & (terms[None, :] < depth))
+    unit *= unit_of_weight
+    product += member.to(tl.int64) * each * whole
     for column in tl.range(0, whole, COLUMNS, num_stages=STAGES):
-        found = tl.zeros((ROWS, COLUMNS), tl.float32)
-        if ONCE:
-            found = add_products(high, low, unit, right_high, right_low, member, 0, column, found, DEPTH)
-        else:
-            for start in tl.range(0, depth, DEPTH, num_stages=STAGES):
-                high, low, unit = row_halves(x + start + place, there & (start + terms[None, :] < depth))
-                found = add_products(high, low, unit, right_high, right_low, member, start, column, found, DEPTH)
-        found *= unit_of_weight
         columns = column + tl.arange(0, COLUMNS)
-        if column < first:
-            inside = there & (columns[None, :] < first)
-            tl.store(product + (begin + rows[:, None]) * first + columns[None, :], found, mask=inside)
-        if ACTIVE:
-            if column + COLUMNS > first:
-                inside = there & (columns[None, :] >= first) & (columns[None, :] < whole)
-                found += tl.load(bias + member * step + columns, mask=columns < whole, other=0.0)[None, :]
-                found, _slope = gelu_and_slope(found)
-                target = (begin + rows[:, None]) * (whole - first) + (columns - first)[None, :]
-                tl.store(active + target, found, mask=inside)
+        found = times(high, low, right_high, right_low, member, 0, column, WIDTH, COLUMNS) * unit
+        found += tl.load(bias + member * step + columns, mask=columns < whole, other=0.0)[None, :]
+        target = product + rows.to(tl.int64)[:, None] * whole + columns[None, :]
+        tl.store(target, found, mask=(rows[:, None] < each) & (columns[None, :] < whole))
 
 
-def multiply(x: Tensor, weight: Split, bias: Tensor | None = None, first: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return rows (E, B, T, K) of float32 times a weight, and GELU of the columns from ``first`` on.
+@jit
+def leave_kernel(
+    x, mixed, output_high, output_low, output_most, first_high, first_low, first_most, first_bias,
+    second_high, second_low, second_most, second_bias, each, across, first, inner, first_step, second_step,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Add to some rows of one member what attention and MLP bring, whose inner values are held some columns at a time.
+
+    The MLP's first weight is in the columns from ``first`` on.
+    """
+    member, _rows, k, place, inside = rows_of_member(each, across, ROWS, WIDTH)
+    high, low, unit = row_halves(tl.load(mixed + place, mask=inside, other=0.0))
+    _, unit_of_weight = scale_of(tl.load(output_most + member))
+    total = times(high, low, output_high, output_low, member, 0, 0, WIDTH, WIDTH) * (unit * unit_of_weight)
+    total += tl.load(second_bias + member * second_step + k, mask=k < across, other=0.0)[None, :]
+    stream = tl.load(x + place, mask=inside, other=0.0)
+    total += stream
+    high, low, unit = normed_halves(stream, k[None, :] < across, across)
+    _, unit_of_weight = scale_of(tl.load(first_most + member))
+    unit *= unit_of_weight
+    _, unit_of_second = scale_of(tl.load(second_most + member))
+    first_bias += member * first_step + first
+    hidden = times(high, low, first_high, first_low, member, 0, first, WIDTH, COLUMNS)
+    for column in tl.range(0, inner, COLUMNS, num_stages=STAGES):
+        # The next columns' product begins here, for tensor cores to work on it beside GELU of these.
+        following = times(high, low, first_high, first_low, member, 0, first + column + COLUMNS, WIDTH, COLUMNS)
+        columns = column + tl.arange(0, COLUMNS)
+        added = tl.load(first_bias + columns, mask=columns < inner, other=0.0)[None, :]
+        active, _slope = gelu_and_slope(hidden * unit + added)
+        active_high, active_low, unit_of_active = row_halves(active)
+        found = times(active_high, active_low, second_high, second_low, member, column, 0, COLUMNS, WIDTH)
+        total += found * (unit_of_active * unit_of_second)
+        hidden = following
+    tl.store(x + place, total, mask=inside)
+
+
+def parts(weight: Split, depth: int, columns: int) -> tuple:
+    """Return a weight as the kernels take it, that many terms and columns of it at a time."""
+    return *(TensorDescriptor.from_tensor(part, [1, depth, columns]) for part in weight[:2]), weight.most
+
+
+def enter(x: Tensor, weight: Split, bias: Tensor, product: Tensor) -> None:
+    """Write LayerNorm of rows times the first columns of a weight, with the bias.
 
     Args:
-        x: rows, in one piece.
-        weight: see `split`.
-        bias: (E, N) to add before GELU, each member's in a row.
-        first: None takes no GELU.
-
-    Returns:
-        (E, B, T, first) and (E, B, T, N − first).
+        x: (E, B, T, C), in one piece.
+        weight: of (E, C, N).
+        bias: (E, N), each member's in a row.
+        product: (E, B, T, M) with M ≤ N, in one piece.
     """
-    (E, B, T, K), N = x.shape, weight.columns
-    until = N if first is None else first
-    product, active = x.new_empty(E, B, T, until), x.new_empty(E, B, T, N - until)
-    once = K <= ONCE[2]
-    rows, columns, depth, warps, stages = ONCE if once else PIECEWISE
-    right = [TensorDescriptor.from_tensor(part, [1, depth, columns]) for part in (weight.high, weight.low)]
+    (E, B, T, C), (rows, columns, warps, stages) = x.shape, ENTER
+    width = triton.next_power_of_2(C)
     with device_context(x):
-        multiply_kernel[(E * triton.cdiv(B * T, rows),)](
-            x, *right, weight.most, x if bias is None else bias, product, active, B * T, K, N, until,
-            0 if bias is None else bias.stride(0), ROWS=rows, COLUMNS=columns, DEPTH=depth, ONCE=once,
-            ACTIVE=first is not None, STAGES=stages, num_warps=warps,
+        enter_kernel[(E * triton.cdiv(B * T, rows),)](
+            x, *parts(weight, width, columns), bias, product, B * T, C, product.shape[3],
+            bias.stride(0), ROWS=rows, COLUMNS=columns, WIDTH=width, STAGES=stages, num_warps=warps,
         )  # fmt: skip
-    return product, active
+
+
+def leave(
+    x: Tensor, mixed: Tensor, output: Split, first: Split, first_bias: Tensor, second: Split, second_bias: Tensor
+) -> None:
+    """Add to rows of the residual stream what a block's attention and MLP bring.
+
+    Args:
+        x: (E, B, T, C), in one piece.
+        mixed: what attention mixes, like ``x``.
+        output: attention's weight (E, C, C).
+        first, first_bias: (E, C, N) and (E, N), whose last I columns are the MLP's.
+        second, second_bias: (E, I, C) and (E, C).
+    """
+    (E, B, T, C), (rows, columns, warps, stages) = x.shape, LEAVE
+    width, inner = triton.next_power_of_2(C), second.high.shape[1]
+    with device_context(x):
+        leave_kernel[(E * triton.cdiv(B * T, rows),)](
+            x, mixed, *parts(output, width, width), *parts(first, width, columns), first_bias,
+            *parts(second, columns, width), second_bias, B * T, C, first_bias.shape[1] - inner, inner,
+            first_bias.stride(0), second_bias.stride(0),
+            ROWS=rows, COLUMNS=columns, WIDTH=width, STAGES=stages, num_warps=warps,
+        )  # fmt: skip

@@ -158,7 +158,7 @@ class GPTJEnsemble(Ensemble):
 
     def stacked(self, dtype: torch.dtype, grown: float) -> Weights:
         """Return the weights of all layers as products in ``dtype`` read them, with dropout's factor ``grown``."""
-        # Weights of all layers at once, in an order that lets the last layer split off what all positions need.
+        # In an order that lets the last layer split off what all positions need.
         ordered = self.key, self.value, self.query, self.mlp_in
         entry, moved = folding.folded(self.norm_gain, self.norm_bias, dtype, *ordered)
         return Weights(
@@ -195,7 +195,7 @@ class GPTJEnsemble(Ensemble):
     def evaluated(
         self,
         x: Tensor,
-        layers: list[tuple],
+        weights: Sequence[Tensor],
         turns: tuple[Tensor, Tensor],
         cut: bool,
         attend: Attend | None,
@@ -204,7 +204,7 @@ class GPTJEnsemble(Ensemble):
         """Return the residual stream after all blocks by kernels, unless attention is replaced."""
         if attend is not None and not isinstance(attend, Watch):
             return None
-        return blocks(x, layers, turns, heads=self.config.heads, cut=cut, watch=attend, precision=precision)
+        return blocks(x, Weights(*weights), turns, heads=self.config.heads, cut=cut, watch=attend, precision=precision)
 
     def member_to_transformers(self, index: int) -> "GPTJForCausalLM":
         """Return one member as a `transformers.GPTJForCausalLM` in evaluation mode, on the CPU.

@@ -136,7 +136,7 @@ def test_an_evaluation_is_the_same_with_and_without_the_kernels(device, all_posi
 
     @torch.no_grad()
     def run():
-        return [model(tokens, all_positions=all_positions), *model.trace(tokens)]
+        return [model(tokens, all_positions=all_positions), *model.trace(tokens), *model.queries_and_keys(tokens)]
 
     found = run()
     monkeypatch.setattr(fused, "precision", lambda *sizes: None)

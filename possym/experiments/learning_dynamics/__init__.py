@@ -272,10 +272,10 @@ def score_heads(model: Ensemble, tokens: Tensor, temperature: float) -> dict[str
     found = []
     for rows in memory_chunks(tokens, bytes_each):
         with torch.no_grad():
-            queries, keys, _ = model.trace(tokens[rows])
+            queries, keys = (each.transpose(0, 1) for each in model.queries_and_keys(tokens[rows]))  # as they lie
             scores = query_scores(queries.unsqueeze(-2), keys, **planes_of(model), temperatures=(temperature,))
         found.append(torch.stack([scores.positional[0], scores.symbolic[0], scores.entropy]).squeeze(-1))
-    positional, symbolic, entropy = torch.cat(found, 3)  # each (E, L, B, H)
+    positional, symbolic, entropy = torch.cat(found, 3).transpose(1, 2)  # each (E, L, B, H)
     return {
         "positional": positional.mean(2),
         "symbolic": symbolic.mean(2),
