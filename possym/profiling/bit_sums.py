@@ -17,7 +17,7 @@ from possym.kernels import device_context, jit, tl, triton_available
 
 INTEGERS = (torch.int32, torch.int16, torch.int8)  # what bits are read as: as few numbers as fit a row
 TOGETHER, TOGETHER_ON_GPU = 2**18, 2**25  # numbers that are widened at once: what a cache holds, few calls
-ROWS, COLUMNS, STEPS = 8, 256, 16  # a program reads as many tiles, one below the other
+ROWS, COLUMNS, AHEAD = 256, 256, 4  # of a program's tile, and of how many rows it waits for at once
 # Odd numbers of 64 bits without a pattern, of which factors of places are made.
 MIXERS = (-7046029254386353131, -4658895280553007687), (-7723592293110705685, -4417276706812531889)
 
@@ -108,24 +108,36 @@ def factor_of(place, FIRST: tl.constexpr, SECOND: tl.constexpr):
 
 
 @jit
-def add_tiles(
+def add_rows(
     start, found, block, rows, columns, before,
-    MIXERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
+    MIXERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Add to both digests of a matrix what some of its tiles hold, each number with the factors of row and column."""
+    """Add to both digests of a matrix what a tile of it holds, each number with the factors of row and column.
+
+    A row is summed over the lanes when all rows are done: times its factor, it may be added to others before that.
+    """
+    LANES: tl.constexpr = 32
     across = (columns + COLUMNS - 1) // COLUMNS
-    column = (block % across) * COLUMNS + tl.arange(0, COLUMNS)
+    column = ((block % across) * COLUMNS).to(tl.int32) + tl.arange(0, COLUMNS)
+    inside = column < columns.to(tl.int32)
+    row = (block // across) * ROWS
+    last = tl.minimum(rows, row + ROWS)
+    start += row * columns
     total = tl.zeros((COLUMNS,), tl.int64)
-    one = tl.zeros((ROWS,), tl.int64)
-    other = tl.zeros((ROWS,), tl.int64)
-    for step in range(STEPS):
-        row = ((block // across) * STEPS + step) * ROWS + tl.arange(0, ROWS)
-        inside = (row[:, None] < rows) & (column[None, :] < columns)
-        x = tl.load(start + row[:, None] * columns + column[None, :], mask=inside, other=0).to(tl.int64)
-        total += tl.sum(x, 0)
-        in_row = tl.where(before > 0, tl.sum(x, 1), 0)
-        one += in_row * factor_of(row + 1, MIXERS[0][0], MIXERS[0][1])
-        other += in_row * factor_of(row + 1, MIXERS[1][0], MIXERS[1][1])
+    one = tl.zeros((LANES,), tl.int64)
+    other = tl.zeros((LANES,), tl.int64)
+    for _ in range(0, (last - row).to(tl.int32), AHEAD):
+        for k in tl.static_range(AHEAD):  # rows that are read before the first of them is used
+            x = tl.load(start + k * columns + column, mask=inside & (row + k < last), other=0).to(tl.int64)
+            total += x
+            in_row = tl.sum(tl.reshape(x, (COLUMNS // LANES, LANES)), 0)
+            one += in_row * factor_of(row + k + 1, MIXERS[0][0], MIXERS[0][1])
+            other += in_row * factor_of(row + k + 1, MIXERS[1][0], MIXERS[1][1])
+        row += AHEAD
+        start += AHEAD * columns
+    if before == 0:
+        one *= 0
+        other *= 0
     place = before + column + 1
     tl.atomic_add(found, tl.sum(one, 0) + tl.sum(total * factor_of(place, MIXERS[0][0], MIXERS[0][1]), 0))
     tl.atomic_add(found + 1, tl.sum(other, 0) + tl.sum(total * factor_of(place, MIXERS[1][0], MIXERS[1][1]), 0))
@@ -134,7 +146,7 @@ def add_tiles(
 @jit
 def digests_kernel(
     owners, table, found,
-    MIXERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
+    MIXERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Add to both digests of a matrix some of its tiles: whole numbers, so that any order gives the same.
 
@@ -152,15 +164,11 @@ def digests_kernel(
     block = tl.program_id(0) - tl.load(entry + 5)
     found += owner * 2
     if size == 4:
-        add_tiles(
-            start.to(tl.pointer_type(tl.int32)), found, block, rows, columns, before, MIXERS, ROWS, COLUMNS, STEPS
-        )
+        add_rows(start.to(tl.pointer_type(tl.int32)), found, block, rows, columns, before, MIXERS, ROWS, COLUMNS, AHEAD)
     elif size == 2:
-        add_tiles(
-            start.to(tl.pointer_type(tl.int16)), found, block, rows, columns, before, MIXERS, ROWS, COLUMNS, STEPS
-        )
+        add_rows(start.to(tl.pointer_type(tl.int16)), found, block, rows, columns, before, MIXERS, ROWS, COLUMNS, AHEAD)
     else:
-        add_tiles(start.to(tl.pointer_type(tl.int8)), found, block, rows, columns, before, MIXERS, ROWS, COLUMNS, STEPS)
+        add_rows(start.to(tl.pointer_type(tl.int8)), found, block, rows, columns, before, MIXERS, ROWS, COLUMNS, AHEAD)
 
 
 def in_one_kernel(tensors: Sequence[Tensor]) -> Tensor:
@@ -178,7 +186,7 @@ def in_one_kernel(tensors: Sequence[Tensor]) -> Tensor:
         rows = before = x.nbytes // width
         if columns == 1:
             rows, columns, before = 1, rows, 0
-        blocks = -(-rows // (ROWS * STEPS)) * -(-columns // COLUMNS)
+        blocks = -(-rows // ROWS) * -(-columns // COLUMNS)
         numbers += start, size, rows, columns, before, programs, blocks
         programs += blocks
     # An array is made in a sixth of the time that PyTorch takes for a list.
@@ -187,6 +195,6 @@ def in_one_kernel(tensors: Sequence[Tensor]) -> Tensor:
     found = torch.zeros(len(tensors), 2, dtype=torch.int64, device=device)
     with device_context(found):
         digests_kernel[(programs,)](
-            owners, table, found, MIXERS=MIXERS, ROWS=ROWS, COLUMNS=COLUMNS, STEPS=STEPS, num_warps=4
+            owners, table, found, MIXERS=MIXERS, ROWS=ROWS, COLUMNS=COLUMNS, AHEAD=AHEAD, num_warps=1
         )
     return found
