@@ -255,7 +255,7 @@ def scores_and_exclusion(
 
 
 def head_scores(
-    contents: Tensor,
+    contents: Tensor | kernels.Products,
     positions: Tensor,
     extra_logits: Tensor,
     temperature: float,
@@ -269,7 +269,7 @@ def head_scores(
     small: a GPU makes and sums it tile by tile, else it is made a band of rows and a band of columns at a time.
 
     Args:
-        contents: (..., T, K) what each key holds.
+        contents: (..., T, K) what each key holds, or `possym.kernels.Products` of them.
         positions: (T, K) what each position makes of it: the relocated logits are contents · positionsᵀ, softcapped.
             Those of a model in bfloat16 may come in it, with which a GPU is faster.
         extra_logits: (..., X) logits of what is attended but never moved.
@@ -283,12 +283,13 @@ def head_scores(
     >>> scores.positional, exclusion.bound, observed
     (tensor(1.), tensor(0.5000), tensor([0., 1.]))
     """
-    count, shape = len(positions), contents.shape[:-2]
-    contents = contents.reshape(-1, *contents.shape[-2:])
-    products = None
-    if kernels.supported(contents) and kernels.takes_products(contents.device):
-        products = kernels.as_products(contents, positions)
-        observed = products.observed
+    count, shape = len(positions), extra_logits.shape[:-1]
+    if not isinstance(contents, kernels.Products):
+        contents = contents.reshape(-1, *contents.shape[-2:])
+        if kernels.supported(contents) and kernels.takes_products(contents.device):
+            contents = kernels.as_products(contents, positions)
+    if isinstance(contents, kernels.Products):
+        observed = contents.observed
     else:
         positions = positions.to(contents)
         observed = (contents * positions).sum(-1)
@@ -297,8 +298,8 @@ def head_scores(
     stakes = swap_stakes(observed, attention, None, relative)
     weights = swap_weights(stakes, temperature, relative)
     logits, first, second = (x.reshape(-1, count) for x in (observed, *weights[:2]))
-    if products is not None:
-        sums = kernels.product_sums(products, (logits, first, second), weights.power, softcap).T
+    if isinstance(contents, kernels.Products):
+        sums = kernels.product_sums(contents, (logits, first, second), weights.power, softcap).T
     else:
         step = max(1, entries // count**2)
         rows = rows_of_a_band(count, entries)

@@ -130,6 +130,59 @@ def test_contents_of_any_size_keep_their_digits(device, size):
         torch.testing.assert_close(sum(parts), contents[head].cpu().double(), rtol=2**-22, atol=2.0**-38 * size)
 
 
+def layers_beside_each_other(device, heads, groups, width, count, seed=0):
+    """The inputs of two layers whose dimensions all turn, some of whose keys are seen."""
+    angles = torch.arange(count)[:, None] * 2.0 ** -torch.arange(width // 2)
+    return LayerInputs(
+        layers=[0, 1],
+        query=drawn(2, heads, width, seed=seed).to(device),
+        keys=drawn(2, groups, count, width, seed=seed + 1).to(device),
+        cos=angles.cos().to(device),
+        sin=angles.sin().to(device),
+        query_position=count - 1,
+        moved=torch.tensor([k for k in range(count - 1) if k % 5 != 3]).to(device),
+        scale=width**-0.5,
+    )
+
+
+@pytest.mark.parametrize("heads, groups, width", [(6, 2, 24), (4, 4, 8), (4, 1, 128)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_contents_that_are_split_where_they_are_made_are_those_of_the_factors(device, heads, groups, width, dtype):
+    inputs = layers_beside_each_other(device, heads, groups, width, 90)
+    if not inputs.splits_keys:
+        pytest.skip("no kernels here")
+    half = slice(heads // 2, heads)
+    for part, rows in itertools.product((slice(0, heads), half), (slice(0, 2), slice(1, 2))):
+        positions = inputs.positions.to(dtype)
+        ours = inputs.split_contents(part, rows, positions)
+        contents, _ = inputs.factors(part, rows)
+        theirs = kernels.as_products(contents.flatten(0, 1), positions)
+        assert ours.width == theirs.width
+        torch.testing.assert_close(ours.observed, theirs.observed, atol=1e-5, rtol=1e-6)
+        for one, other in zip(ours.most + ours.positions, theirs.most + theirs.positions, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+        both = [(x[0].double() + x[1].double()) for x in (ours.contents, theirs.contents)]
+        torch.testing.assert_close(*both, rtol=0, atol=2.0**-8)  # of numbers up to 2¹⁵
+    inputs.keys[1, 0, 5, 3] = torch.nan
+    most = inputs.split_contents(slice(0, heads), slice(0, 2), inputs.positions).most[0].unflatten(0, (2, heads))
+    assert most.isnan().tolist() == [[False] * heads, [head < heads // groups for head in range(heads)]]
+
+
+def test_scores_are_the_same_however_contents_are_split(device, monkeypatch):
+    inputs = layers_beside_each_other(device, 6, 2, 16, 60)
+    if not inputs.splits_keys:
+        pytest.skip("no kernels here")
+    whole, _ = inputs.scores(None, 1.0, True)
+    entries = LayerInputs.entries_at_once.fget(inputs)
+    monkeypatch.setattr(LayerInputs, "entries_at_once", (len(inputs.moved) * 16 * 2, *entries[1:]))
+    parts, _ = inputs.scores(None, 1.0, True)
+    monkeypatch.setattr(LayerInputs, "splits_keys", False)
+    others, _ = inputs.scores(None, 1.0, True)
+    for one, part, other in zip(whole, parts, others, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(part, other, atol=1e-6, rtol=1e-5)
+
+
 @OVERFLOWS
 def test_a_softcap_does_not_hide_logits_that_are_no_numbers(device):
     contents, positions, own = drawn(2, 40, 8), drawn(40, 8, seed=1).abs(), torch.zeros(2, 1)

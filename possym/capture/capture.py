@@ -16,7 +16,9 @@ from possym.capture.probe import PROBE_LENGTH, Layer, check_attention, check_len
 from possym.capture.rope_layout import distance
 from possym.errors import InputError, UnsupportedModelError, to_int
 
-TOGETHER = 2**24  # numbers in the keys of layers that come together; on a GPU, whose host they save time, twice as many
+TOGETHER = (
+    2**24
+)  # numbers in the keys of layers that come together; on a GPU, whose host they save time, four times as many
 _probed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
@@ -74,7 +76,7 @@ class Capture:
             self.device = torch.device(getattr(embedding._hf_hook, "execution_device", "cpu"))
         self.compared: set[tuple] = set()
         # Sparse attention picks other keys in each prompt, so that prompts cannot share a mask.
-        self.prompts_at_once = 1 if any("Indexer" in type(m).__name__ for m in modules) else None
+        self.prompts_at_once = 1 if any("Indexer" in kind.__name__ for kind in set(map(type, modules))) else None
         if known is not None and known[0] == marks:
             _, self.layers, coverage_before, self.compared = known
             self.coverage, self.marks = coverage_before.copy(), marks
@@ -170,11 +172,11 @@ class Capture:
         positions: Sequence[int],
         layers: Sequence[int] | None,
         together: bool,
-        meanwhile: Callable[[], object] = lambda: None,
+        meanwhile: Callable[[Tensor | None], object] = lambda _: None,
     ) -> Tensor | None:
         """Do what `run` does, of tokens (B, T) and queries' positions that fit, with a model that has been asked.
 
-        ``meanwhile`` is called once all is asked of the device, before it is waited for.
+        ``meanwhile`` is called with what `run` returns once all is asked of the device, before it is waited for.
         """
         length, shape = tokens.shape[1], tuple(tokens.shape)
         sound: list[tuple[list[int], Tensor]] = []
@@ -207,7 +209,7 @@ class Capture:
             one = read_layer(call, self.layers[call.layer], positions)
             waiting.setdefault(one.kind, []).append(one)
             numbers += one.numbers
-            full = numbers + one.numbers > TOGETHER * (1 + one.key.is_cuda)
+            full = numbers + one.numbers > TOGETHER * (4 if one.key.is_cuda else 1)
             if not together or one.replayed is not None or full:
                 hand_over()
 
@@ -215,10 +217,11 @@ class Capture:
             output, head = self.call_model(tokens, positions)
         with plainly():
             hand_over()
-        meanwhile()
+        logits = output if head else None
+        meanwhile(logits)
         check_sound(sound)
         self.compare_with_plain_pass(tokens, positions, output)
-        return output if head else None
+        return logits
 
     def forward(
         self, tokens: Tensor, on_call: Callable[[AttentionCall], None], positions: Sequence[int]

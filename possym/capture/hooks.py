@@ -199,7 +199,7 @@ def replace_functions(modules: list[nn.Module]) -> None:
     from transformers.modeling_utils import AttentionInterface
 
     places = [AttentionInterface._global_mapping]
-    files = {cls.__module__ for module in modules for cls in type(module).__mro__}
+    files = {cls.__module__ for kind in set(map(type, modules)) for cls in kind.__mro__}
     places += [vars(sys.modules[name]) for name in files if name in sys.modules]
     for place in places:
         for name, function in list(place.items()):

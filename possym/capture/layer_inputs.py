@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from possym import kernels
 from possym.capture.attention_call import AttentionCall, on_device
 from possym.capture.probe import Layer
 from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, turned_back, turns_back
@@ -177,6 +178,19 @@ class LayerInputs:
             rest.zero_()[..., 0] = (k * q).sum(-1)
         return contents.flatten(1, 2), self.positions
 
+    @property
+    def splits_keys(self) -> bool:
+        """Whether `split_contents` goes: all dimensions rotate, and a GPU multiplies what is split."""
+        all_turn = 2 * self.planes == self.keys.shape[-1] and self.keys.shape[-1] % 8 == 0
+        return all_turn and kernels.supported(self.keys) and kernels.takes_products(self.keys.device)
+
+    def split_contents(self, heads: slice, rows: slice, positions: Tensor) -> kernels.Products:
+        """Return the contents of `factors` as numbers that a GPU multiplies, which it makes at once."""
+        start, *_ = heads.indices(self.heads)
+        together = self.heads // self.keys.shape[1]
+        queries = self.query[rows, heads] * self.scale
+        return kernels.products_of_keys(self.keys[rows], queries, self.moved, start, together, positions)
+
     @functools.cached_property
     def positions(self) -> Tensor:
         """Cosines and sines of the moved keys' positions (N, K), and a column of ones for what does not rotate."""
@@ -267,7 +281,8 @@ class LayerInputs:
         count, shape, extra = len(self.moved), self.query.shape[:2], self.extra_logits()
         entries, band, _ = self.entries_at_once
         products = blocks is None and self.replayed is None
-        numbers = 2 * self.keys.shape[-1] if products else count  # that a key of a head takes
+        split = products and swaps is None and self.splits_keys
+        numbers = self.keys.shape[-1] * (1 if split else 2) if products else count  # that a key of a head takes
         found = self.query.new_empty(len(LayerScores._fields), *shape)
         errors = None if swaps is None else found.new_empty(2, *shape)
         if swaps is not None:
@@ -275,9 +290,9 @@ class LayerInputs:
         for rows, heads in chunks(shape, entries // (count * numbers)):
             some = extra[rows, heads]
             if products or swaps is not None:
-                contents, positions = self.factors(heads, rows)
+                positions = self.short_positions if errors is None and self.in_bfloat16 else self.positions
+                contents = self.split_contents(heads, rows, positions) if split else self.factors(heads, rows)[0]
                 if errors is None:
-                    positions = self.short_positions if self.in_bfloat16 else positions
                     given = contents, positions, some, temperature, self.softcap, band, relative
                     scores, exclusion, counted, observed = head_scores(*given)
                 else:

@@ -219,11 +219,14 @@ def fingerprint(modules: list[nn.Module]) -> tuple:
         ],
     )
     vectors: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for p in (*parameters, *buffers):
-        if p.ndim == 1 and not p.is_meta:
-            vectors.setdefault((p.device, p.dtype), []).append(p)
+    for p in [p for p in (*parameters, *buffers) if p.ndim == 1]:
+        vectors.setdefault((p.device, p.dtype), []).append(p)
     with torch.no_grad():
-        values = tuple(torch.cat(some).float().cpu().numpy().tobytes() for some in vectors.values())
+        values = tuple(
+            torch.cat(some).float().cpu().numpy().tobytes()
+            for (device, _), some in vectors.items()
+            if device.type != "meta"
+        )
     switches = tuple(
         value
         for module in attention_modules(modules)

@@ -4,7 +4,15 @@
 """
 
 from possym.kernels.arithmetic import PTX, device_context, jit, tl, triton
-from possym.kernels.products import Products, as_products, halves, product_sums, scale_of, takes_products
+from possym.kernels.products import (
+    Products,
+    as_products,
+    halves,
+    product_sums,
+    products_of_keys,
+    scale_of,
+    takes_products,
+)
 from possym.kernels.swaps import head_sums, in_rows, plane_sums, supported, swap_terms, triton_available
 
 __all__ = [
@@ -18,6 +26,7 @@ __all__ = [
     "jit",
     "plane_sums",
     "product_sums",
+    "products_of_keys",
     "scale_of",
     "supported",
     "swap_terms",

@@ -24,11 +24,8 @@ except ImportError:  # PyTorch for CPUs comes without it
 
 def jit(function):
     """Compile a kernel where there is Triton; it is not specialised on sizes, so that one compilation serves all."""
-    return (
-        function
-        if triton is None
-        else triton.jit(do_not_specialize=["count", "width", "padded", "parts", "rows", "tiles", "every"])(function)
-    )
+    names = ["count", "width", "padded", "parts", "rows", "tiles", "every", "heads", "first_head", "groups", "tokens"]
+    return function if triton is None else triton.jit(do_not_specialize=names)(function)
 
 
 def device_context(x: Tensor):

@@ -1,6 +1,7 @@
 """Sums over all swaps of two tokens of a head whose relocated logits are products: no matrix of them is ever made.
 
 - `as_products` splits contents and positions into numbers of float16, which tensor cores multiply without loss.
+- `products_of_keys` does so of contents that are keys beside a query, and writes no others.
 - `product_sums` multiplies and sums them tile by tile, as accurately as float32 does.
 - `takes_products` says whether a device can.
 """
@@ -56,6 +57,51 @@ def halves_kernel(
     tl.store(high + target, first, mask=inside)
     if not SHORT:
         tl.store(low + target, (x - first.to(tl.float32)).to(tl.float16), mask=inside)
+
+
+@jit
+def keys_kernel(
+    keys, queries, moved, most, high, low, positions, observed, count, parts, heads, first_head, groups, tokens,
+    TOGETHER: tl.constexpr, ROWS: tl.constexpr, PLANES: tl.constexpr, WIDE: tl.constexpr, MEASURE: tl.constexpr,
+):  # fmt: skip
+    """Do what `halves_kernel` does of the contents of some keys, or only find the largest, as the bits of its size.
+
+    ``queries`` are those of ``heads`` heads from ``first_head`` on, of which ``TOGETHER`` read one of ``groups``.
+    """
+    head = (tl.program_id(0) // parts).to(tl.int64)
+    row = (tl.program_id(0) % parts) * ROWS + tl.arange(0, ROWS)
+    plane = tl.arange(0, WIDE)
+    inside = (row < count)[:, None] & (plane < PLANES)[None, :]
+    group = (head // heads) * groups + (first_head + head % heads) // TOGETHER
+    there = tl.load(moved + row, mask=row < count, other=0)
+    key = keys + (group * tokens + there)[:, None] * (2 * PLANES) + plane[None, :]
+    x = tl.load(key, mask=inside, other=0.0)
+    y = tl.load(key + PLANES, mask=inside, other=0.0)
+    query = queries + head * (2 * PLANES) + plane
+    u = tl.load(query, mask=plane < PLANES, other=0.0)[None, :]
+    v = tl.load(query + PLANES, mask=plane < PLANES, other=0.0)[None, :]
+    straight = tl.fma(y, v, x * u)
+    crossed = tl.fma(-y, u, x * v)
+    if MEASURE:  # numbers without a sign are in order as their bits are, and what is no number comes last
+        sizes = tl.maximum(
+            straight.to(tl.int32, bitcast=True) & 0x7FFFFFFF, crossed.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+        )
+        tl.atomic_max(most + head, tl.max(tl.max(sizes, 1), 0))
+    else:
+        turns = positions + row.to(tl.int64)[:, None] * (2 * PLANES) + plane[None, :]
+        cos = tl.load(turns, mask=inside, other=0.0).to(tl.float32)
+        sin = tl.load(turns + PLANES, mask=inside, other=0.0).to(tl.float32)
+        tl.store(observed + head * count + row, tl.sum(straight * cos + crossed * sin, 1), mask=row < count)
+        scale, _ = scale_of(tl.load(most + head))
+        straight *= scale
+        crossed *= scale
+        target = (head * count + row.to(tl.int64))[:, None] * (2 * PLANES) + plane[None, :]
+        first = straight.to(tl.float16)
+        second = crossed.to(tl.float16)
+        tl.store(high + target, first, mask=inside)
+        tl.store(high + target + PLANES, second, mask=inside)
+        tl.store(low + target, (straight - first.to(tl.float32)).to(tl.float16), mask=inside)
+        tl.store(low + target + PLANES, (crossed - second.to(tl.float32)).to(tl.float16), mask=inside)
 
 
 @jit
@@ -211,14 +257,46 @@ def as_products(contents: Tensor, positions: Tensor) -> Products:
     bfloat16 is a single one, unless it is 2²⁸ times smaller than the largest.
     """
     contents, positions = contents.contiguous(), positions.contiguous()
-    short = positions.dtype == torch.bfloat16
-    most = (
-        torch.linalg.vector_norm(contents, torch.inf, (1, 2)),
-        torch.linalg.vector_norm(positions, torch.inf, dtype=torch.float32)[None],
-    )
+    most = torch.linalg.vector_norm(contents, torch.inf, (1, 2))
     observed = contents.new_empty(contents.shape[:2])
-    high, low = halves(contents, most[0], observing=(positions, observed))
-    return Products((high, low), halves(positions, most[1], short), most, high.shape[-1], observed)
+    return beside_positions(halves(contents, most, observing=(positions, observed)), most, positions, observed)
+
+
+def beside_positions(contents: tuple[Tensor, Tensor], most: Tensor, positions: Tensor, observed: Tensor) -> Products:
+    """Return contents that are split already, the largest of each head, as `as_products` does."""
+    furthest = torch.linalg.vector_norm(positions, torch.inf, dtype=torch.float32)[None]
+    split = halves(positions, furthest, positions.dtype == torch.bfloat16)
+    return Products(contents, split, (most, furthest), contents[0].shape[-1], observed)
+
+
+def products_of_keys(
+    keys: Tensor, queries: Tensor, moved: Tensor, first_head: int, together: int, positions: Tensor
+) -> Products:
+    """Return `as_products` of the contents of keys, which are made where they are split, and once for their largest.
+
+    Args:
+        keys: (B, G, T, D) in float32, D/2 planes in the half layout, all of which turn; D is a multiple of 8.
+        queries: (B, h, D) of h heads from number ``first_head`` on, in float32, scaled.
+        moved: (N,) which of the T keys.
+        together: how many heads read one of the G.
+        positions: (N, D) cosines and sines, as there.
+    """
+    batch, asked, width = queries.shape
+    keys, queries, moved, positions = (x.contiguous() for x in (keys, queries, moved, positions))
+    heads, count, planes = batch * asked, len(moved), width // 2
+    wide = triton.next_power_of_2(planes)
+    rows = max(1, HALVES // (2 * wide))
+    parts = triton.cdiv(count, rows)
+    most, observed = keys.new_zeros(heads), keys.new_empty(heads, count)
+    high, low = (keys.new_empty(heads, count, width, dtype=torch.float16) for _ in range(2))
+    with device_context(keys):
+        for measure in (True, False):
+            keys_kernel[(heads * parts,)](
+                keys, queries, moved, most.view(torch.int32) if measure else most, high, low, positions, observed,
+                count, parts, asked, first_head, *keys.shape[1:3],
+                TOGETHER=together, ROWS=rows, PLANES=planes, WIDE=wide, MEASURE=measure, num_warps=4,
+            )  # fmt: skip
+    return beside_positions((high, low), most, positions, observed)
 
 
 def halves(

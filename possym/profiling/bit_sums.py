@@ -6,6 +6,7 @@ PyTorch sums 32-bit numbers into 64 bits by copying them first, and matrices of 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -171,22 +172,31 @@ def digests_kernel(
         add_rows(start.to(tl.pointer_type(tl.int8)), found, block, rows, columns, before, MIXERS, ROWS, COLUMNS, AHEAD)
 
 
+@functools.lru_cache(256)
+def as_numbers(shape: torch.Size, itemsize: int) -> tuple[int, int, int, int, int]:
+    """Return how the kernel reads a tensor: bytes of a number, rows, columns, rows that count, and how many programs.
+
+    >>> as_numbers(torch.Size([300, 8]), 2), as_numbers(torch.Size([5]), 4)
+    ((4, 300, 4, 300, 2), (4, 1, 5, 0, 1))
+    """
+    width = itemsize * (shape[-1] if len(shape) > 1 else 1)
+    size = math.gcd(width, 4)
+    rows, columns = shape.numel() * itemsize // width, width // size
+    before = rows
+    if columns == 1:
+        rows, columns, before = 1, rows, 0
+    return size, rows, columns, before, -(-rows // ROWS) * -(-columns // COLUMNS)
+
+
 def in_one_kernel(tensors: Sequence[Tensor]) -> Tensor:
     """Return what `bit_digests` does, by one kernel, which reads tensors where they lie if it can."""
     device, numbers, programs, copies = tensors[0].device, [], 0, []
     for x in tensors:
-        shape = x.shape
-        width = x.element_size() * (shape[-1] if len(shape) > 1 else 1)
-        size = math.gcd(width, 4)
+        size, rows, columns, before, blocks = as_numbers(x.shape, x.dtype.itemsize)
         start = x.data_ptr()
         if start % size or not x.is_contiguous():
             copies.append(x.clone(memory_format=torch.contiguous_format))  # which live until they are read
             start = copies[-1].data_ptr()
-        columns = width // size
-        rows = before = x.nbytes // width
-        if columns == 1:
-            rows, columns, before = 1, rows, 0
-        blocks = -(-rows // ROWS) * -(-columns // COLUMNS)
         numbers += start, size, rows, columns, before, programs, blocks
         programs += blocks
     # An array is made in a sixth of the time that PyTorch takes for a list.

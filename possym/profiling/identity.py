@@ -43,9 +43,12 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
     return begin_identity(model)()
 
 
-def begin_identity(model: nn.Module) -> Callable[[], dict[str, Any]]:
-    """Let the devices begin the sums of `weights_hash`, and return what waits for them and gives `model_identity`."""
-    modules = modules_of(model)
+def begin_identity(model: nn.Module, modules: list[nn.Module] | None = None) -> Callable[[], dict[str, Any]]:
+    """Let the devices begin the sums of `weights_hash`, and return what waits for them and gives `model_identity`.
+
+    ``modules`` are `modules_of` the model, where they are known.
+    """
+    modules = modules_of(model) if modules is None else modules
     devices = devices_of(modules)
     weights = begin_weights_hash(model, modules, devices)
     found = {
@@ -120,7 +123,7 @@ def weights_hash(model: nn.Module, mark: str = MARK) -> str:
 
 def devices_of(modules: list[nn.Module]) -> set[torch.device]:
     """Return where the parameters of modules lie."""
-    return {p.device for p in parameters_of(modules)}
+    return set(map(operator.attrgetter("device"), parameters_of(modules)))
 
 
 def begin_weights_hash(
@@ -131,13 +134,15 @@ def begin_weights_hash(
     A GPU sums beside what it is asked next, which does not wait for the sums.
     """
     stored: dict[torch.device, list[tuple[str, Tensor]]] = {}
-    begun = []
+    begun, ask = [], operator.attrgetter("shape", "dtype", "device")
     with torch.no_grad(), beside(devices) as join:
         found = sorted(stored_tensors(model, modules), key=operator.itemgetter(0))
-        digest = hashlib.sha256("".join([f"{name} {described(x.shape, x.dtype)}\n" for name, x in found]).encode())
-        for name, x in found:
-            if not x.is_meta and x.numel():
-                stored.setdefault(x.device, []).append((name, x))
+        asked = [(pair, *ask(pair[1])) for pair in found]
+        said = [f"{name} {described(shape, dtype)}\n" for (name, _), shape, dtype, _ in asked]
+        digest = hashlib.sha256("".join(said).encode())
+        for pair, shape, _, device in asked:
+            if device.type != "meta" and 0 not in shape:
+                stored.setdefault(device, []).append(pair)
         for some in stored.values():  # a device is asked once
             names, tensors = zip(*some, strict=True)
             if mark:
@@ -240,14 +245,10 @@ def stored_tensors(model: nn.Module, modules: list[nn.Module]) -> list[tuple[str
             rounded = name not in state and buffer.dtype.is_floating_point
             found[name] = buffer.to(torch.bfloat16) if rounded else buffer
     found |= {name: value for name, value in state.items() if name not in known}
-    plain = []
-    for name, value in found.items():
-        name = name.replace("_orig_mod.", "").removeprefix("module.")
-        if is_plain(value):
-            plain.append((name, value))
-        else:
-            plain += plain_tensors(name, value)
-    return plain
+    named_values = [(n.replace("_orig_mod.", "").removeprefix("module."), value) for n, value in found.items()]
+    if all(map(is_plain, found.values())):
+        return named_values
+    return [pair for name, value in named_values for pair in plain_tensors(name, value)]
 
 
 def prefixed_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:

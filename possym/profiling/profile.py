@@ -28,7 +28,15 @@ from possym.profiling.prompts import (
     read_queries,
 )
 from possym.profiling.saved import save_tables, saved_tables
-from possym.profiling.scoring import ERRORS, HEAD_VALUES, Scoring, plan_batches, purity_of, score_batches
+from possym.profiling.scoring import (
+    ERRORS,
+    HEAD_VALUES,
+    Scoring,
+    missing_integers,
+    plan_batches,
+    purity_of,
+    score_batches,
+)
 from possym.profiling.shards import Shards
 from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
 
@@ -339,9 +347,19 @@ def profile(
     if wanted is not None and any(len(positions) > 1 for positions in queries):
         raise InputError("answers: give one query for each prompt, the one that they follow")
     capture = Capture(model)
-    check_prompts(texts, model, tokenizer)
-    identity = functools.cache(lambda: begin_identity(model))  # read while the model's own pass is under way
-    how = Scoring(float(temperature), relative, per_frequency, read_layers(layers, sorted(capture.layers)), swaps)
+    check_prompts(texts, model, tokenizer, capture.modules)
+    identity = functools.cache(lambda: begin_identity(model, capture.modules))
+    # What has nothing to do with scores is made while a device is busy.
+    whole_prompts = functools.cache(lambda: prompts_table(texts, queries, spans))
+    whole_inputs = functools.cache(lambda: inputs_table([text.ids for text in texts], spans, holds))
+    how = Scoring(
+        float(temperature),
+        relative,
+        per_frequency,
+        read_layers(layers, sorted(capture.layers)),
+        swaps,
+        float(gamma) if checkpoint is None else None,  # a folder may be gone on with at another
+    )
     settings = dict(
         **tokenizer_identity(tokenizer),
         temperature=how.temperature,
@@ -365,14 +383,18 @@ def profile(
         ids = [text.ids for text in texts]
         shards = Shards(Path(os.path.expanduser(checkpoint)), what | {"prompts": hash_of(ids, queries, spans, holds)})
     batches = plan_batches(texts, queries, spans, holds, capture.prompts_at_once)
-    heads, frequencies, predicted = score_batches(capture, batches, texts, how, shards, progress, meanwhile=identity)
-    heads.insert(heads.columns.get_loc("entropy") + 1, "purity", purity_of(heads.positional, heads.symbolic, gamma))
-    table = prompts_table(texts, queries, spans, predicted)
+    heads, frequencies, predicted = score_batches(
+        capture, batches, texts, how, shards, progress, lambda: (identity(), whole_prompts(), whole_inputs())
+    )
+    if how.gamma is None:
+        heads.insert(heads.columns.get_loc("entropy") + 1, "purity", purity_of(heads.positional, heads.symbolic, gamma))
+    table, inputs = whole_prompts(), whole_inputs()
+    if len(predicted):  # the same rows, in order
+        table["predicted"] = predicted["predicted"].array
     if wanted is not None:
         if predicted.empty:
             raise InputError(f"answers: {type(model).__name__} has no language head to answer with")
         table["correct"] = table.predicted == pd.array(wanted, dtype="Int64")
-    inputs = inputs_table([text.ids for text in texts], spans, holds)
     if only_correct:
         table = table[table.correct.fillna(False)].reset_index(drop=True)
         if table.empty:
@@ -380,15 +402,9 @@ def profile(
         heads, frequencies, inputs = (
             x[x.prompt.isin(table.prompt)].reset_index(drop=True) for x in (heads, frequencies, inputs)
         )
-    columns = [name for name in head_columns() if name in heads]
-    return Profile(
-        heads if columns == list(heads) else heads[columns],
-        frequencies,
-        table,
-        capture.coverage,
-        identity()() | settings,
-        inputs,
-    )
+    if swaps is not None:
+        heads = heads[[name for name in head_columns() if name in heads]]
+    return Profile(heads, frequencies, table, capture.coverage, identity()() | settings, inputs)
 
 
 def check_sampling(swaps: Any, blocks: Any, temperature: float, relative: bool, per_frequency: bool) -> None:
@@ -427,8 +443,8 @@ def as_objects(values: list) -> np.ndarray:
     return found
 
 
-def prompts_table(texts: list[Prompt], queries: list[list[int]], spans: list, predicted: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per prompt and query, in order, beside what was ``predicted``: the same rows, or none at all."""
+def prompts_table(texts: list[Prompt], queries: list[list[int]], spans: list) -> pd.DataFrame:
+    """Return one row per prompt and query, in order, before anything is predicted."""
     numbers = np.array([(k, len(texts[k].ids), at) for k, some in enumerate(queries) for at in some], np.int64)
     blocks = [
         None if some is None else sum(stop <= at for _, stop in some)
@@ -436,10 +452,10 @@ def prompts_table(texts: list[Prompt], queries: list[list[int]], spans: list, pr
         for at in positions
     ]
     unknown = pd.arrays.BooleanArray(np.zeros(len(numbers), bool), np.ones(len(numbers), bool))
-    none = pd.arrays.IntegerArray(np.zeros(len(numbers), np.int64), np.ones(len(numbers), bool))
+    none = missing_integers(len(numbers))
     columns = dict(zip(("prompt", "tokens", "query"), numbers.T, strict=True)) | dict(
         blocks=pd.array(blocks, dtype="Int64") if any(some is not None for some in spans) else none,
-        predicted=predicted["predicted"].array if len(predicted) else none,
+        predicted=none,
         correct=unknown,
     )
     return pd.DataFrame(columns)

@@ -118,8 +118,8 @@ def read_prompt(number: int, prompt: Any, tokenizer: Any) -> Prompt:
         encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
         return Prompt(list(encoded["input_ids"]), sentence_spans(text, encoded["offset_mapping"]))
     ids = prompt.tolist() if isinstance(prompt, (Tensor, np.ndarray, pd.Series)) else prompt
-    found = list(ids) if isinstance(ids, (list, tuple)) else [None]
-    if not all(type(token) is int and 0 <= token < 2**63 for token in found):
+    found: list[Any] = list(ids) if isinstance(ids, (list, tuple)) else [None]
+    if set(map(type, found)) != {int} or min(found) < 0 or max(found) >= 2**63:
         found = [to_int(token) for token in found]
     if None in found:
         raise InputError(f"prompt {number} is {prompt!r:.80}: give a string, a chat, or whole token ids")
@@ -162,8 +162,12 @@ def sentence_spans(text: str, offsets: Sequence[Span]) -> list[Span]:
     return list(spans.values())
 
 
-def check_prompts(prompts: list[Prompt], model: nn.Module, tokenizer: Any = None) -> None:
+def check_prompts(
+    prompts: list[Prompt], model: nn.Module, tokenizer: Any = None, modules: list[nn.Module] | None = None
+) -> None:
     """Compare prompts with the model before it sees the first of them.
+
+    ``modules`` are `modules_of` the model, where they are known.
 
     Raises:
         InputError: ids outside the vocabulary, positions that the model has no rotation for, or padding among the ids.
@@ -179,7 +183,7 @@ def check_prompts(prompts: list[Prompt], model: nn.Module, tokenizer: Any = None
     longest = getattr(config, "max_position_embeddings", None)
     # To ask a module for what it has not is slow.
     name = "embed_positions"
-    modules = modules_of(model)
+    modules = modules_of(model) if modules is None else modules
     tables = [place[name] for m in modules for place in (vars(m), m._buffers, m._parameters) if name in place]
     last = min((len(table) for table in tables if isinstance(table, Tensor) and table.ndim == 2), default=None)
     is_batch = len(prompts) > 1 and len({len(prompt.ids) for prompt in prompts}) == 1

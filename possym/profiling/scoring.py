@@ -48,13 +48,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How layers are scored: τ, its unit, planes too or not, which layers, by how many swaps (None for all of both)."""
+    """How layers are scored: τ, its unit, planes too or not, which layers, by how many swaps (None for all of both).
+
+    With a ``gamma``, the purity of every head is told too.
+    """
 
     temperature: float
     relative: bool
     per_frequency: bool = False
     layers: Sequence[int] | None = None
     swaps: int | None = None
+    gamma: float | None = None
 
     @property
     def head_values(self) -> tuple[str, ...]:
@@ -182,35 +186,55 @@ def score_batch(
 ) -> Tables:
     """Score one batch in one forward pass."""
     collector = ScoreCollector(how)
+    predictions: list[Callable[[], pd.DataFrame]] = []
 
     def visit(inputs: LayerInputs) -> None:
         collector.add(inputs.hold(batch.held), batch)
         shown.seen(inputs, inputs.query_position == batch.queries[-1])
 
-    def wait() -> None:
+    def wait(logits: Tensor | None) -> None:
+        predictions.append(begin_predictions(logits, batch))
         meanwhile()
         collector.rows()
 
-    tokens = torch.tensor([prompts[number].ids for number in batch.prompts], device="cpu")
+    # An array is made sooner than a tensor.
+    tokens = torch.from_numpy(np.array([prompts[number].ids for number in batch.prompts], np.int64))
     tokens = tokens.to(capture.device, non_blocking=True)
-    logits = capture.read(tokens, visit, batch.queries, how.layers, together=True, meanwhile=wait)
-    return Tables(*collector.tables(), predicted_tokens(logits, batch))
+    capture.read(tokens, visit, batch.queries, how.layers, together=True, meanwhile=wait)
+    return Tables(*collector.tables(), predictions[0]())
 
 
-def predicted_tokens(logits: Tensor | None, batch: Batch) -> pd.DataFrame:
-    """Return what each query predicts: missing where logits are not numbers, no rows where the model has no head."""
-    if logits is None:
-        return pd.DataFrame({name: np.empty(0, np.int64) for name in ("prompt", "query")}).assign(
-            predicted=pd.array([], dtype="Int64")
-        )
-    prompt, query = (np.array(part, np.int64) for part in (batch.prompts, batch.queries))
-    found = torch.where(logits.isnan().any(-1), -1, logits.argmax(-1)).flatten().cpu().numpy()
+def begin_predictions(logits: Tensor | None, batch: Batch) -> Callable[[], pd.DataFrame]:
+    """Let a device begin to find what each query predicts, and return what waits for it and gives a table of it.
+
+    Missing where logits are not numbers, no rows where the model has no head.
+    """
+    prompt, query = (np.array(part, np.int64) for part in (batch.prompts, batch.queries if logits is not None else ()))
     columns = dict(prompt=prompt.repeat(len(query)), query=np.tile(query, len(prompt)))
-    return pd.DataFrame(columns | dict(predicted=pd.arrays.IntegerArray(found, found < 0)))
+    table = pd.DataFrame(columns | dict(predicted=missing_integers(len(columns["prompt"]))))
+    if logits is None:
+        return lambda: table
+    begun = torch.where(logits.isnan().any(-1), -1, logits.argmax(-1)).flatten()
+
+    def finish() -> pd.DataFrame:
+        found = begun.cpu().numpy()
+        table.isetitem(2, pd.arrays.IntegerArray(found, found < 0))
+        return table
+
+    return finish
+
+
+def missing_integers(count: int) -> pd.arrays.IntegerArray:
+    """Return so many whole numbers that are missing.
+
+    >>> missing_integers(2).isna().tolist()
+    [True, True]
+    """
+    return pd.arrays.IntegerArray(np.zeros(count, np.int64), np.ones(count, bool))
 
 
 class Rows(NamedTuple):
-    """Whose some values are: prompt, query, … (C, R), ``known`` and ``moved`` of each `ScoreBatch`, and their order."""
+    """Whose some values are, in order: prompt, query, … (C, R), ``known`` and ``moved``; and where each value was."""
 
     numbers: np.ndarray
     known: np.ndarray
@@ -255,9 +279,12 @@ class ScoreCollector:
         """
         here, there = self.rows()
         heads = tidy_columns(self.heads, here, self.how.head_values[:-1], ORDER)
+        # Before tables are made, since to drop or insert a column takes as long as that.
         loops = bool(heads["pass"].any())
-        if not loops:  # before tables are made, since to drop a column takes as long as that
+        if not loops:
             del heads["pass"]
+        if self.how.gamma is not None:
+            heads = with_purity(heads, self.how.gamma)
         if there is None:
             return pd.DataFrame(heads), no_frequencies(loops).copy()
         found = tidy_columns(self.frequencies, there, FREQUENCY_VALUES, FREQUENCY_ORDER)
@@ -303,7 +330,8 @@ def rows_of(parts: list[ScoreBatch]) -> Rows:
     counts = [rows.shape[1] for rows in numbers]
     known, moved = (np.repeat([getattr(part, name) for part in parts], counts) for name in ("known", "moved"))
     whole = np.concatenate(numbers, 1)
-    return Rows(whole, known, moved, np.lexsort(whole[::-1]))
+    rank = np.lexsort(whole[::-1])
+    return Rows(whole[:, rank], known[rank], moved[rank], rank)
 
 
 def tidy_columns(
@@ -315,15 +343,29 @@ def tidy_columns(
         InputError: values that are not finite.
     """
     device = parts[0].values.device
-    found = torch.cat([part.values.flatten(end_dim=-2).to(device) for part in parts]).cpu().double().numpy()
+    found = torch.cat([part.values.flatten(end_dim=-2).to(device) for part in parts]).cpu().double().numpy()[rows.rank]
     wrong = rows.known & ~np.isfinite(found).all(1)
     if wrong.any():
         raise InputError(
             f"prompt {rows.numbers[0, wrong].min()}, layer {rows.numbers[2, wrong].min()}: logits are not finite. The "
             "model overflows on this prompt: check its weights, or load it in float32 or bfloat16"
         )
-    columns = [*rows.numbers[:, rows.rank], *found[rows.rank].T, rows.moved[rows.rank]]
-    return dict(zip([*order, *names, "moved"], columns, strict=True))
+    return dict(zip([*order, *names, "moved"], [*rows.numbers, *found.T, rows.moved], strict=True))
+
+
+def with_purity(columns: dict[str, np.ndarray], gamma: float) -> dict[str, np.ndarray]:
+    """Return the columns of a table of heads with ``purity`` where it stands, behind the entropy.
+
+    >>> list(with_purity(dict.fromkeys(["positional", "symbolic", "entropy", "bound"], np.ones(1)), 0.1))
+    ['positional', 'symbolic', 'entropy', 'purity', 'bound']
+    """
+    scores = (torch.from_numpy(np.ascontiguousarray(columns[name])) for name in ("positional", "symbolic"))
+    found: dict[str, np.ndarray] = {}
+    for name, column in columns.items():
+        found[name] = column
+        if name == "entropy":
+            found["purity"] = purity(*scores, gamma).numpy()  # type: ignore[call-arg, arg-type]
+    return found
 
 
 def joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
