@@ -210,6 +210,12 @@ def fingerprint(modules: list[nn.Module]) -> tuple:
     """
     parameters = parameters_of(modules)
     buffers = [b for module in modules if module._buffers for b in module._buffers.values() if b is not None]
+    vectors: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for p in [p for p in (*parameters, *buffers) if p.ndim == 1 and not p.is_meta]:
+        vectors.setdefault((p.device, p.dtype), []).append(p)
+    with torch.no_grad():
+        bits = [torch.cat(some).view(torch.uint8) for some in vectors.values()]
+    copies = [x.to("cpu", non_blocking=x.is_cuda) for x in bits]  # on their way while the rest is asked
     # Asked in C, one question after the other, which takes half the time.
     marks = (
         *(list(map(ask, parameters)) for ask in (Tensor.data_ptr, operator.attrgetter("dtype", "device"))),
@@ -218,22 +224,17 @@ def fingerprint(modules: list[nn.Module]) -> tuple:
             for p, inferred in zip(parameters, map(Tensor.is_inference, parameters), strict=True)
         ],
     )
-    vectors: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for p in [p for p in (*parameters, *buffers) if p.ndim == 1]:
-        vectors.setdefault((p.device, p.dtype), []).append(p)
-    with torch.no_grad():
-        values = tuple(
-            torch.cat(some).float().cpu().numpy().tobytes()
-            for (device, _), some in vectors.items()
-            if device.type != "meta"
-        )
     switches = tuple(
         value
         for module in attention_modules(modules)
         for name, value in vars(module).items()
         if type(value) in PLAIN and name != "training"
     )
-    return marks, values, tuple(map(id, modules)), attention_functions(modules), switches
+    functions = attention_functions(modules)
+    for device in {x.device for x in bits if x.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
+    values = tuple(copy.numpy().tobytes() for copy in copies)
+    return marks, values, tuple(map(id, modules)), functions, switches
 
 
 def coverage(layers: list[Layer | None]) -> pd.DataFrame:

@@ -7,6 +7,7 @@ which hashes are cheap to take. What hooks or other code do to a model while it 
 import contextlib
 import functools
 import hashlib
+import itertools
 import json
 import marshal
 import operator
@@ -146,20 +147,20 @@ def begin_weights_hash(
         for some in stored.values():  # a device is asked once
             names, tensors = zip(*some, strict=True)
             if mark:
-                begun.append((names, bit_digests(tensors), [2] * len(names)))
+                sums, lengths = bit_digests(tensors), [16] * len(names)
             else:
-                sums = bit_sums(tensors)
-                begun.append((names, torch.cat(sums), list(map(len, sums))))
+                each = bit_sums(tensors)
+                sums, lengths = torch.cat(each), [8 * len(x) for x in each]
+            ends = list(itertools.accumulate(lengths))
+            begun.append((list(map(str.encode, names)), sums, [0, *ends[:-1]], ends))
 
     def finish() -> str:
         join()
         whole, numbers = digest.copy(), []
-        for names, sums, lengths in begun:
-            said, start = sums.cpu().numpy().tobytes(), 0
-            for name, length in zip(names, lengths, strict=True):
-                numbers.append((name, said[start : start + 8 * length]))
-                start += 8 * length
-        whole.update(b"".join(name.encode() + each for name, each in sorted(numbers)))
+        for names, sums, starts, ends in begun:
+            said = sums.cpu().numpy().tobytes()
+            numbers += [(name, said[a:b]) for name, a, b in zip(names, starts, ends, strict=True)]
+        whole.update(b"".join([name + each for name, each in sorted(numbers)]))
         return (mark + whole.hexdigest())[:16]
 
     return finish
@@ -298,7 +299,7 @@ def keeps_no_more(modules: list[nn.Module]) -> bool:
         set(map(type, parameters_of(modules))) <= {nn.Parameter}
         and all(map(saves_plainly, set(map(type, modules))))
         and not any([d["_state_dict_hooks"] or d["_state_dict_pre_hooks"] for d in said])
-        and all(d.keys().isdisjoint(SAVING) for d in said)
+        and not any([name in d for name in SAVING for d in said])
     )
 
 

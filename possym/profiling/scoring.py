@@ -67,11 +67,14 @@ class Scoring:
 
 
 class Tables(NamedTuple):
-    """One row per prompt, query, layer, pass and head; the same and frequency; one row per prompt and query."""
+    """One row per prompt, query, layer, pass and head; the same and frequency; one row per prompt and query.
+
+    Of a single batch ``predicted`` is the columns of a table, of which one more need not be made.
+    """
 
     heads: pd.DataFrame
     frequencies: pd.DataFrame
-    predicted: pd.DataFrame
+    predicted: pd.DataFrame | dict[str, Any]
 
 
 def plan_batches(
@@ -124,7 +127,7 @@ def score_batches(
                 done += len(batch.prompts)
                 shown.prompts(len(batch.prompts))
                 if shards is not None:
-                    shards.add(number, parts[number])
+                    shards.add(number, [pd.DataFrame(table) for table in parts[number]])
         except BaseException as error:
             where = "give checkpoint='folder' to keep them" if shards is None else f"{shards.folder} keeps them"
             error.add_note(f"{done} of {total} prompts were scored before this; {where}")
@@ -134,7 +137,7 @@ def score_batches(
                 shards.write()
     if len(parts) == 1:  # in order already, and without a column that says nothing
         return next(iter(parts.values()))
-    tables = (joined([part[k] for _, part in sorted(parts.items())]) for k in range(3))
+    tables = (joined([pd.DataFrame(part[k]) for _, part in sorted(parts.items())]) for k in range(3))
     return Tables(*(without_one_pass(in_order(table)) for table in tables))
 
 
@@ -186,7 +189,7 @@ def score_batch(
 ) -> Tables:
     """Score one batch in one forward pass."""
     collector = ScoreCollector(how)
-    predictions: list[Callable[[], pd.DataFrame]] = []
+    predictions: list[Callable[[], dict[str, Any]]] = []
 
     def visit(inputs: LayerInputs) -> None:
         collector.add(inputs.hold(batch.held), batch)
@@ -204,22 +207,20 @@ def score_batch(
     return Tables(*collector.tables(), predictions[0]())
 
 
-def begin_predictions(logits: Tensor | None, batch: Batch) -> Callable[[], pd.DataFrame]:
-    """Let a device begin to find what each query predicts, and return what waits for it and gives a table of it.
+def begin_predictions(logits: Tensor | None, batch: Batch) -> Callable[[], dict[str, Any]]:
+    """Let a device begin to find what each query predicts, and return what waits for it and gives the columns of it.
 
     Missing where logits are not numbers, no rows where the model has no head.
     """
     prompt, query = (np.array(part, np.int64) for part in (batch.prompts, batch.queries if logits is not None else ()))
     columns = dict(prompt=prompt.repeat(len(query)), query=np.tile(query, len(prompt)))
-    table = pd.DataFrame(columns | dict(predicted=missing_integers(len(columns["prompt"]))))
     if logits is None:
-        return lambda: table
+        return lambda: columns | dict(predicted=missing_integers(0))
     begun = torch.where(logits.isnan().any(-1), -1, logits.argmax(-1)).flatten()
 
-    def finish() -> pd.DataFrame:
+    def finish() -> dict[str, Any]:
         found = begun.cpu().numpy()
-        table.isetitem(2, pd.arrays.IntegerArray(found, found < 0))
-        return table
+        return columns | dict(predicted=pd.arrays.IntegerArray(found, found < 0))
 
     return finish
 
