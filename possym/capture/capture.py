@@ -16,9 +16,7 @@ from possym.capture.probe import PROBE_LENGTH, Layer, check_attention, check_len
 from possym.capture.rope_layout import distance
 from possym.errors import InputError, UnsupportedModelError, to_int
 
-TOGETHER = (
-    2**24
-)  # numbers in the keys of layers that come together; on a GPU, whose host they save time, four times as many
+TOGETHER = 2**24  # numbers in the keys of layers that come together; four times as many on a GPU, whose host they spare
 _probed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
