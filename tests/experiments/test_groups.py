@@ -29,7 +29,7 @@ CONFIG = learning_dynamics.Config.preset_named("smoke", device="cpu", other_rate
 STUDIES = {
     learning_dynamics: dict(
         tasks=("letter",), validation_sequences=12, test_sequences=12, scored_sequences=6, points=3,
-        variant_sequences=6, other_rates=(6e-3,), other_members=2,
+        variant_sequences=6, other_rates=(6e-3,), other_members=4,
     ),
     generality: dict(
         tasks=("letter",), settings=("llama",), validation_sequences=12, test_sequences=12, scored_sequences=6,
@@ -137,6 +137,7 @@ def test_two_devices_give_what_one_gives(tmp_path, devices, members, tolerance):
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.NAME)
 def test_a_study_on_two_devices_is_the_study_on_one(tmp_path, monkeypatch, study):
+    """To the last bit where every device has more than one model, as above."""
     config = study.Config.preset_named("smoke", device="cpu", **SMALL | STUDIES[study])
     one = results.load_or_run(study, config, "always")
     for name in ("CACHE", "RESULTS"):
