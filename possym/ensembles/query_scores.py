@@ -82,7 +82,7 @@ def query_kernel(
     Queries and keys lie in groups of ``heads``, as far apart as said.
     """
     group = (tl.program_id(0) // asked // heads).to(tl.int64)
-    head, index = tl.program_id(0) // asked % heads, tl.program_id(0) % asked
+    head, index = (tl.program_id(0) // asked % heads).to(tl.int64), tl.program_id(0) % asked
     position = length - asked + index
     queries += group * query_group + head * query_head + index * query_row
     keys += group * key_group + head * key_head

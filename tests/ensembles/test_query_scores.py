@@ -71,6 +71,23 @@ def test_heads_are_read_where_they_lie(device):
         assert torch.equal(ours, copied)
 
 
+def test_heads_may_lie_further_apart_than_32_bits_count(device):
+    if not triton_available(torch.device(device)):
+        pytest.skip("no kernels here")
+    apart, (heads, places, width) = 2**30, (3, 5, 4)
+    try:  # as much before the first head, where a distance that wraps leads; pages that no one touches take no memory
+        room = torch.empty(2 * (heads - 1) * apart + places * width, device=device)
+    except RuntimeError:
+        pytest.skip("no room")
+    keys = room.as_strided((heads, places, width), (apart, width, 1), (heads - 1) * apart)
+    keys.copy_(drawn(heads, places, width))
+    queries, rest = drawn(heads, 1, width).to(device), (frequencies(width).to(device), "interleaved", (0.1,))
+    for ours, copied in zip(
+        in_one_kernel(queries, keys, *rest), in_one_kernel(queries, keys.contiguous(), *rest), strict=True
+    ):
+        assert torch.equal(ours, copied)
+
+
 class Away(torch.Tensor):
     """A tensor that says that it lies on a GPU and counts how often its numbers are read."""
 
