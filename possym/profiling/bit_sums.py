@@ -83,8 +83,9 @@ def as_integers(x: Tensor) -> Tensor:
         x = x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1)
     x, width = x.contiguous(), x.shape[1] * x.element_size()
     kind = INTEGERS[0 if width % 4 == 0 else 1 if width % 2 == 0 else 2]
-    if x.storage_offset() * x.element_size() % kind.itemsize:  # then its bits cannot be read where they lie
-        x = x.clone()
+    # Elsewhere bits cannot be read where they lie; a single column may be in one piece with any stride.
+    if x.storage_offset() * x.element_size() % kind.itemsize or x.stride(1) != 1:
+        x = x.clone(memory_format=torch.contiguous_format)
     return x.view(kind)
 
 

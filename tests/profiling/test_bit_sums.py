@@ -21,6 +21,7 @@ TENSORS = [
     drawn((7, 2), torch.float64),
     drawn((6,), torch.float32),
     drawn((4, 8), torch.bfloat16).T,
+    drawn((1, 7), torch.float64).T,
     drawn((3, 6), torch.int16)[:, 1:5],
     torch.tensor(3.0),
     *(drawn((3, 4), torch.float32) + k for k in range(1, 6)),  # as many of a shape as are not widened at once
@@ -29,7 +30,8 @@ TENSORS = [
 
 def by_numpy(x):
     """Rows and columns summed as whole numbers of as many bytes as fit a row."""
-    matrix = x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1).contiguous().view(torch.uint8).numpy()
+    matrix = x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1)
+    matrix = matrix.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy()
     width = next(w for w in (4, 2, 1) if matrix.shape[1] % w == 0)
     numbers = np.ascontiguousarray(matrix).view(f"<i{width}").astype(np.int64)
     return numbers.ravel() if numbers.shape[1] == 1 else np.concatenate([numbers.sum(1), numbers.sum(0)])
