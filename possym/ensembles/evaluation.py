@@ -36,25 +36,13 @@ def blocks(
         turns: cosines and sines, see `possym.ensembles.attention.tables`.
         heads: H.
         cut: compute the last position alone in the last block.
-        watch: what keeps queries and keys; where it wants nothing else, the last block is left out.
+        watch: what keeps queries and keys; where it wants nothing else, the last block may be left out.
         precision: see `possym.ensembles.attention.attention_of_block`.
     """
-    fits = weights.entry.dtype == torch.float32 and x.shape[-1] <= float32_products.WIDEST
-    split = fits and precision == "tf32x3" and takes_products(x.device)
-    return (blocks_of_float32 if split else blocks_by_torch)(x, weights, turns, heads, cut, watch, precision)
-
-
-def blocks_by_torch(
-    x: Tensor,
-    weights: Weights,
-    turns: tuple[Tensor, Tensor],
-    heads: int,
-    cut: bool,
-    watch: Watch | None,
-    precision: str,
-) -> Tensor:
-    """Return what `blocks` does, with torch's products."""
     C, layers = x.shape[-1], weights.entry.shape[1]
+    fits = weights.entry.dtype == torch.float32 and C <= float32_products.WIDEST
+    if fits and precision == "tf32x3" and takes_products(x.device):
+        return blocks_of_float32(x, weights, turns, heads, cut, watch, precision)
     normed = torch.empty_like(x, dtype=weights.entry.dtype)
     residual.add_and_norm(x, None, normed=normed)
     for layer in range(layers):
