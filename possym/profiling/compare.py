@@ -258,7 +258,7 @@ def head_table(pairs: Pairs, gamma: float, level: float, seed: int) -> pd.DataFr
     table["changed"] = (table[["positional_p", "symbolic_p"]] < level).any(axis=1)
     kinds = {}
     for when, mean in dict(before=before, after=after).items():
-        kinds[when] = purity_of(pd.Series(mean[:half]), pd.Series(mean[half:]), gamma)
+        kinds[when] = purity_of(mean[:half], mean[half:], gamma)
         table[f"kind_{when}"] = [KIND_NAMES[int(kind)] for kind in kinds[when]]
     table["kind_support"] = kind_support(pairs, gamma, seed)
     return table
@@ -276,7 +276,7 @@ def kind_support(pairs: Pairs, gamma: float, seed: int) -> np.ndarray:
                 slice(start, min(half, start + AT_ONCE)),
                 slice(half + start, half + min(half, start + AT_ONCE)),
             ):
-                means.append(pd.Series(prompt_draws(sums[:, part], pairs.counts[:, part], DRAWS, seed).ravel()))
+                means.append(prompt_draws(sums[:, part], pairs.counts[:, part], DRAWS, seed).ravel())
             kinds.append(purity_of(means[0], means[1], gamma).reshape(DRAWS, -1))
         found.append((kinds[0] != kinds[1]).mean(0))
     return np.concatenate(found)

@@ -389,11 +389,10 @@ def profile(
     if how.gamma is None:
         heads.insert(heads.columns.get_loc("entropy") + 1, "purity", purity_of(heads.positional, heads.symbolic, gamma))
     table, inputs = whole_prompts(), whole_inputs()
-    answered = predicted["predicted"]
-    if len(answered):  # the same rows, in order
-        table["predicted"] = answered
+    if len(predicted):  # the same rows, in order
+        table["predicted"] = predicted["predicted"]
     if wanted is not None:
-        if not len(answered):
+        if predicted.empty:
             raise InputError(f"answers: {type(model).__name__} has no language head to answer with")
         table["correct"] = table.predicted == pd.array(wanted, dtype="Int64")
     if only_correct:

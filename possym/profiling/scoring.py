@@ -67,14 +67,11 @@ class Scoring:
 
 
 class Tables(NamedTuple):
-    """One row per prompt, query, layer, pass and head; the same and frequency; one row per prompt and query.
-
-    Of a single batch ``predicted`` is the columns of a table, of which one more need not be made.
-    """
+    """One row per prompt, query, layer, pass and head; the same and frequency; one row per prompt and query."""
 
     heads: pd.DataFrame
     frequencies: pd.DataFrame
-    predicted: pd.DataFrame | dict[str, Any]
+    predicted: pd.DataFrame
 
 
 def plan_batches(
@@ -127,7 +124,7 @@ def score_batches(
                 done += len(batch.prompts)
                 shown.prompts(len(batch.prompts))
                 if shards is not None:
-                    shards.add(number, [pd.DataFrame(table) for table in parts[number]])
+                    shards.add(number, parts[number])
         except BaseException as error:
             where = "give checkpoint='folder' to keep them" if shards is None else f"{shards.folder} keeps them"
             error.add_note(f"{done} of {total} prompts were scored before this; {where}")
@@ -137,7 +134,7 @@ def score_batches(
                 shards.write()
     if len(parts) == 1:  # in order already, and without a column that says nothing
         return next(iter(parts.values()))
-    tables = (joined([pd.DataFrame(part[k]) for _, part in sorted(parts.items())]) for k in range(3))
+    tables = (joined([part[k] for _, part in sorted(parts.items())]) for k in range(3))
     return Tables(*(without_one_pass(in_order(table)) for table in tables))
 
 
@@ -189,7 +186,7 @@ def score_batch(
 ) -> Tables:
     """Score one batch in one forward pass."""
     collector = ScoreCollector(how)
-    predictions: list[Callable[[], dict[str, Any]]] = []
+    predictions: list[Callable[[], pd.DataFrame]] = []
 
     def visit(inputs: LayerInputs) -> None:
         collector.add(inputs.hold(batch.held), batch)
@@ -207,20 +204,20 @@ def score_batch(
     return Tables(*collector.tables(), predictions[0]())
 
 
-def begin_predictions(logits: Tensor | None, batch: Batch) -> Callable[[], dict[str, Any]]:
-    """Let a device begin to find what each query predicts, and return what waits for it and gives the columns of it.
+def begin_predictions(logits: Tensor | None, batch: Batch) -> Callable[[], pd.DataFrame]:
+    """Let a device begin to find what each query predicts, and return what waits for it and gives a table of it.
 
     Missing where logits are not numbers, no rows where the model has no head.
     """
     prompt, query = (np.array(part, np.int64) for part in (batch.prompts, batch.queries if logits is not None else ()))
     columns = dict(prompt=prompt.repeat(len(query)), query=np.tile(query, len(prompt)))
     if logits is None:
-        return lambda: columns | dict(predicted=missing_integers(0))
+        return lambda: pd.DataFrame(columns | dict(predicted=missing_integers(0)))
     begun = torch.where(logits.isnan().any(-1), -1, logits.argmax(-1)).flatten()
 
-    def finish() -> dict[str, Any]:
+    def finish() -> pd.DataFrame:
         found = begun.cpu().numpy()
-        return columns | dict(predicted=pd.arrays.IntegerArray(found, found < 0))
+        return pd.DataFrame(columns | dict(predicted=pd.arrays.IntegerArray(found, found < 0)))
 
     return finish
 
@@ -360,12 +357,11 @@ def with_purity(columns: dict[str, np.ndarray], gamma: float) -> dict[str, np.nd
     >>> list(with_purity(dict.fromkeys(["positional", "symbolic", "entropy", "bound"], np.ones(1)), 0.1))
     ['positional', 'symbolic', 'entropy', 'purity', 'bound']
     """
-    scores = (torch.from_numpy(np.ascontiguousarray(columns[name])) for name in ("positional", "symbolic"))
     found: dict[str, np.ndarray] = {}
     for name, column in columns.items():
         found[name] = column
         if name == "entropy":
-            found["purity"] = purity(*scores, gamma).numpy()  # type: ignore[call-arg, arg-type]
+            found["purity"] = purity_of(columns["positional"], columns["symbolic"], gamma)
     return found
 
 
@@ -402,7 +398,7 @@ def visible_blocks(blocks: Sequence[Span], inputs: LayerInputs) -> list[Span]:
     return found
 
 
-def purity_of(positional: pd.Series, symbolic: pd.Series, gamma: float) -> Any:
+def purity_of(positional: pd.Series | np.ndarray, symbolic: pd.Series | np.ndarray, gamma: float) -> Any:
     """Return `possym.scores.purity` of two columns; NaN counts as neither."""
-    columns = (torch.from_numpy(column.to_numpy(dtype="float64", copy=True)) for column in (positional, symbolic))
+    columns = (torch.from_numpy(np.array(column, np.float64)) for column in (positional, symbolic))
     return purity(*columns, gamma).numpy()  # type: ignore[call-arg, arg-type]
