@@ -15,6 +15,7 @@ from possym.experiments.language_models.model import load_model
 from possym.results import load_or_run
 
 TINY = {"steps": 40, "points": 3, "encodings": ("rope", "nope"), "scored": 2, "evaluated": 8}
+LEARNING = TINY | {"steps": 80}  # at 40 the loss has only come to where counting tokens is
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def run(monkeypatch, small, path):
     monkeypatch.setenv("POSSYM_RESULTS", str(path))
     monkeypatch.setenv("POSSYM_CACHE", str(path.with_name("cache")))
     monkeypatch.setattr(study, "load_corpus", lambda name, config: small)
-    return load_or_run(study, study.Config.preset_named("smoke", **TINY), "auto")
+    return load_or_run(study, study.Config.preset_named("smoke", **LEARNING), "auto")
 
 
 def test_models_learn_and_a_stored_model_is_not_trained_again(monkeypatch, small, tmp_path):
@@ -48,13 +49,12 @@ def test_models_learn_and_a_stored_model_is_not_trained_again(monkeypatch, small
     found = run(monkeypatch, small, tmp_path / "results")
     assert found.tables["timing"].set_index("encoding")["seconds"]["rope"] == first
     unigram = found.tables["corpora"]["unigram"].item()
-    ends = found.tables["loss"].query("step == 40").set_index("encoding")["loss"]
-    starts = found.tables["loss"].query("step == 0").set_index("encoding")["loss"]
-    assert (starts > unigram + 0.8).all() and (ends < unigram + 0.1).all() and unigram == pytest.approx(5.3, abs=0.2)
+    ends = found.tables["loss"].query("step == 80").set_index("encoding")["loss"]
+    assert (ends < unigram).all() and unigram == pytest.approx(5.3, abs=0.2)
     scores = found.tables["scores"].query("encoding == 'nope'")
     assert scores["symbolic"].min() > 1 - 1e-5
     assert found.tables["length"].groupby("encoding")["edit"].nunique().tolist() == [6, 6]
-    assert found.tables["training"]["step"].tolist() == [25, 25]
+    assert found.tables["training"]["step"].tolist() == [25, 50, 75] * 2
     assert set(found.tables["scores"]["text"]) == {"held out", "repeated tokens", study.BINDING}
     assert found.tables["without_heads"].groupby("encoding").size().tolist() == [5 * (1 + 8 + 2 * 5)] * 2
     assert found.tables["reach"].groupby("encoding")["way"].nunique().tolist() == [4, 4]
@@ -64,7 +64,7 @@ def test_models_learn_and_a_stored_model_is_not_trained_again(monkeypatch, small
     assert "".join(line) == corpus.END + study.LINE
     ids, _ = corpus.tokens_of(small.tokenizer, study.LINE)
     model = load_model(
-        study.weights_file(study.Run("rope", 64, "small", 0), study.Config.preset_named("smoke", **TINY))
+        study.weights_file(study.Run("rope", 64, "small", 0), study.Config.preset_named("smoke", **LEARNING))
     )
     queries, keys = model.trace(torch.tensor([ids]))
     own = attention.query("encoding == 'rope' and layer == 1 and head == 2 and position == 9")
