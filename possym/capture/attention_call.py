@@ -30,6 +30,8 @@ class AttentionCall:
 
     session: Any  # the `possym.capture.hooks.HookSession` of the pass, which makes these
     module: nn.Module
+    layer: int  # its number, from 0
+    pass_index: int  # how often it has attended before in this forward pass: 0 but for layers that run in a loop
     query: Tensor
     key: Tensor
     mask: Tensor | None
@@ -37,16 +39,6 @@ class AttentionCall:
     causal: bool
     options: dict
     again: Callable[[Tensor, Tensor, Tensor], Any] | None = None
-
-    @property
-    def pass_index(self) -> int:
-        """How many times the layer has attended before in this forward pass: 0 but for layers that run in a loop."""
-        return self.session.passes[self.module] - 1
-
-    @property
-    def layer(self) -> int:
-        """Number of the layer, from 0."""
-        return self.session.number(self.module)
 
     def visible(self, position: int) -> Tensor:
         """Return which keys (T,) the query at ``position`` sees, on the CPU."""
@@ -91,13 +83,13 @@ class AttentionCall:
             )
         return heads[0, 0].clone()
 
-    def once(self, what: object, source: object, make: Callable[[], object]) -> Any:
-        """Return ``make()``, made once for all layers that got the same ``source``: each may wait for the device."""
-        memory, key = self.session.memory, (what, id(source), self.key.device)
+    def once(self, what: object, make: Callable[[], object], *sources: object) -> Any:
+        """Return ``make()``, made once for all layers that got the same ``sources``: each may wait for the device."""
+        memory, key = self.session.memory, (what, self.key.device, *map(id, sources))
         if key not in memory:
-            if len(memory) >= 32:
+            if len(memory) >= 48:
                 memory.clear()
-            memory[key] = make(), source  # kept, so that no other object gets its id
+            memory[key] = make(), sources  # kept, so that no other object gets one's id
         return memory[key][0]
 
     @property
@@ -119,7 +111,7 @@ class AttentionCall:
 
     def tables(self) -> tuple[Tensor, Tensor]:
         """Return cosines and sines as the module received them, each (T, W), in float32."""
-        return self.once("tables", self.tables_from, self.read_tables)
+        return self.once("tables", self.read_tables, self.tables_from)
 
     def read_tables(self) -> tuple[Tensor, Tensor]:
         """Do what `tables` says."""

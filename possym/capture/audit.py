@@ -110,7 +110,7 @@ def measured_rope(call: AttentionCall, layer: Layer) -> tuple[dict, Tensor, int]
     The tables are those that `Capture` found to turn this layer's queries and keys.
     """
     count = call.key.shape[2]
-    most = call.once("most keys", call.mask, lambda: int(call.visible_to(range(count)).sum(1).max()))
+    most = call.once("most keys", lambda: int(call.visible_to(range(count)).sum(1).max()), call.mask)
     found: dict = dict(rotates=True, share=None, layout=None, attention_factor=None)
     found["window"] = most if most < count else None
     layout = layer.rope_layout

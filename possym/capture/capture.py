@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from possym.capture.attention_call import AttentionCall, on_device
 from possym.capture.hooks import attached
 from possym.capture.layer_inputs import LayerInputs, Reading, merge_layers, read_layer
-from possym.capture.model_state import asked_once, attends, check_model, modules_of, plainly, settled
+from possym.capture.model_state import asked_once, attends, check_model, modules_of, plainly, settled, unrecorded
 from possym.capture.probe import PROBE_LENGTH, Layer, check_attention, check_length, coverage, fingerprint, probe_layer
 from possym.capture.rope_layout import distance
 from possym.errors import InputError, UnsupportedModelError, to_int
@@ -161,7 +161,9 @@ class Capture:
             )
         self.ask()
         output = self.read(tokens.to(self.device), visit, [each % length for each in positions], layers, together)
-        return output if output is None or not alone else output[:, 0]
+        if output is None:
+            return None
+        return (output[:, 0] if alone else output).clone()  # which may be differentiated, as what the pass made may not
 
     def read(
         self,
@@ -176,7 +178,7 @@ class Capture:
 
         ``meanwhile`` is called with what `run` returns once all is asked of the device, before it is waited for.
         """
-        length, shape = tokens.shape[1], tuple(tokens.shape)
+        length, shape, name = tokens.shape[1], tuple(tokens.shape), type(self.model).__name__
         sound: list[tuple[list[int], Tensor]] = []
         waiting: dict[tuple, list[Reading]] = {}
         numbers = 0
@@ -196,22 +198,27 @@ class Capture:
             numbers = 0
 
         def on_call(call: AttentionCall) -> None:
+            with torch.inference_mode(False), torch.no_grad():  # what is kept may be differentiated by whom it is handed to
+                keep(call)
+
+        def keep(call: AttentionCall) -> None:
             nonlocal numbers
-            check_length(call, length, type(self.model).__name__)
+            check_length(call, length, name)
             if layers is not None and call.layer not in layers:
                 return
-            here = (call.layer, call.pass_index, shape)
+            here, found = (call.layer, call.pass_index, shape), self.layers[call.layer]
             if here not in self.compared:
-                check_attention(call, self.layers[call.layer].factor, positions, type(self.model).__name__)
+                check_attention(call, found.factor, positions, name)
                 self.compared.add(here)
-            one = read_layer(call, self.layers[call.layer], positions)
+            one = read_layer(call, found, positions)
             waiting.setdefault(one.kind, []).append(one)
-            numbers += one.numbers
-            full = numbers + one.numbers > TOGETHER * (4 if one.key.is_cuda else 1)
+            more = one.numbers
+            numbers += more
+            full = numbers + more > TOGETHER * (4 if one.key.is_cuda else 1)
             if not together or one.replayed is not None or full:
                 hand_over()
 
-        with attached(self.model, on_call, self.modules), plainly():
+        with unrecorded(self.modules), attached(self.model, on_call, self.modules), plainly():
             output, head = self.call_model(tokens, positions)
         with plainly():
             hand_over()

@@ -73,7 +73,7 @@ class HookSession:
         """Keep how an attention module was called, until it has attended."""
         if not self.here():
             return
-        self.inputs[module] = dict(zip(forward_names(type(module)), args, strict=False)) | kwargs
+        self.inputs[module] = dict(zip(forward_names(type(module)), args, strict=False)) | kwargs if args else kwargs
         self.inner_tables.pop(module, None)
         self.attended.pop(module, None)
         self.passes[module] += 1
@@ -88,22 +88,23 @@ class HookSession:
         self.inner_tables[module] = output
         return None
 
-    def attend(self, function: Callable, module, query, key, value, attention_mask, **options):
+    def attend(self, function: Callable, module, query, key, value, attention_mask, options: dict):
         """Stand in for an attention function: hand its queries and keys on, then attend as the model would have."""
-        causal = getattr(module, "is_causal", True)
-        scaling = query.shape[-1] ** -0.5 if options.get("scaling") is None else options["scaling"]
-        applied = {k: v for k, v in options.items() if k not in ("scaling", "dropout")}
-        if not takes_softcap(function):
-            applied.pop("softcap", None)
+        if options.get("scaling") is None:
+            options["scaling"] = query.shape[-1] ** -0.5
+        applied = options
+        if options.get("softcap") is not None and not takes_softcap(function):
+            applied = options | dict(softcap=None)
 
         def again(query, key, value, mask=attention_mask):
             self.inside = True
             try:
-                return function(module, query, key, value, mask, **options | dict(scaling=scaling))
+                return function(module, query, key, value, mask, **options)
             finally:
                 self.inside = False
 
-        query, key, mask = self.capture(module, query, key, attention_mask, scaling, causal, applied, again)
+        causal = getattr(module, "is_causal", True)
+        query, key, mask = self.capture(module, query, key, attention_mask, options["scaling"], causal, applied, again)
         return again(query, key, value, mask)
 
     def capture(self, module, query, key, mask, scaling, causal, options, again=None) -> tuple[Tensor, Tensor, Any]:
@@ -128,8 +129,10 @@ class HookSession:
                 f"{type(module).__name__} attends, but its forward does not call transformers' attention interface "
                 "itself, so possym did not see how it was called"
             )
-        call = AttentionCall(self, module, query, key, mask, scaling, causal, options, again)
-        edited = self.on_call(call)
+        number, before = self.number(module), self.passes[module] - 1
+        edited = self.on_call(
+            AttentionCall(self, module, number, before, query, key, mask, scaling, causal, options, again)
+        )
         self.attended[module] = query.data_ptr(), key.data_ptr()
         del self.inputs[module]
         return (*(edited or (query, key)), mask)[:3]
@@ -188,7 +191,7 @@ def heard(function: Callable) -> Callable:
         session = _sessions.get(module)
         if session is None or session.inside or not session.here() or rest:
             return function(module, query, key, value, attention_mask, *rest, **options)
-        return session.attend(function, module, query, key, value, attention_mask, **options)
+        return session.attend(function, module, query, key, value, attention_mask, options)
 
     attend.possym_original = function
     return attend

@@ -381,6 +381,31 @@ class Turns(NamedTuple):
     in_bfloat16: bool
 
 
+class Shared(NamedTuple):
+    """What layers share that got the same mask and tables, and turn alike; made once a pass."""
+
+    positions: Tensor  # of the queries
+    moved: list[Tensor]
+    reads_itself: list[bool]
+    rope_layout: RopeLayout | None
+    turns: Turns | None
+
+    @classmethod
+    def of(cls, call: AttentionCall, layout: RopeLayout | None, positions: Sequence[int]) -> "Shared":
+        """Return what one layer shares with others, for queries at some positions."""
+        there = call.once("positions", lambda: on_device(positions, call.query.device))
+        moved = call.once("moved", lambda: moved_keys(call, positions), call.mask)
+        turns = None
+        if layout is not None:
+            turns = call.once("turns", lambda: read_turns(call, layout), layout, call.tables_from)
+        return cls(there, *moved, layout, turns)
+
+    @property
+    def alike(self) -> tuple[int, ...]:
+        """The same for layers that can come together: another mask may show a query the same keys."""
+        return id(self.moved), id(self.rope_layout), id(self.turns)
+
+
 @dataclass
 class Reading:
     """What one layer's `LayerInputs` are made of: Q queries (B, H, Q, D) and keys after rotation, and the rest."""
@@ -388,10 +413,7 @@ class Reading:
     layer: int
     queries: Tensor
     key: Tensor
-    moved: list[Tensor]
-    reads_itself: list[bool]
-    rope_layout: RopeLayout | None
-    turns: Turns | None
+    shared: Shared
     scale: float
     softcap: float | None
     sinks: Tensor | None
@@ -407,43 +429,27 @@ class Reading:
     def kind(self) -> tuple:
         """What layers have in common that can come together."""
         alone = self.layer if self.sinks is not None or self.replayed is not None else None
-        shared = (id(x) for x in (self.moved, self.rope_layout, self.turns))
-        return (
-            alone,
-            self.pass_index,
-            *shared,
-            self.scale,
-            self.softcap,
-            self.queries.shape,
-            self.key.shape,
-            self.key.dtype,
-        )
+        shapes = self.queries.shape, self.key.shape, self.key.dtype
+        return (alone, self.pass_index, self.shared.alike, self.scale, self.softcap, *shapes)
 
 
 def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> Reading:
     """Keep what one layer's `LayerInputs` are made of, for queries at some positions."""
-    # By numbers that are on the device already: a list would be copied there for each layer.
-    there = call.once("positions", positions, lambda: on_device(positions, call.query.device))
-    queries = call.query.index_select(2, there)  # a copy: a view would keep all queries
-    moved, reads_itself = call.once("moved", call.mask, lambda: moved_keys(call, positions))
-    turns, replayed = None, None
-    if found.rope_layout is not None:
-        turns = call.once(
-            ("turns", id(found.rope_layout)), call.tables_from, lambda: read_turns(call, found.rope_layout)
-        )
+    layout = found.rope_layout
+    tables = None if layout is None else call.tables_from
+    shared = call.once("shared", lambda: Shared.of(call, layout, positions), call.mask, layout, tables)
+    queries = call.query.index_select(2, shared.positions)  # a copy: a view would keep all queries
+    replayed = None
     if found.method == "replay":
         replayed = [
             replayed_logits(call, query.float() * call.scale * found.factor, [*keys.tolist(), position])
-            for query, keys, position in zip(queries.unbind(2), moved, positions, strict=True)
+            for query, keys, position in zip(queries.unbind(2), shared.moved, positions, strict=True)
         ]
     return Reading(
         layer=call.layer,
         queries=queries,
         key=call.key,
-        moved=moved,
-        reads_itself=reads_itself,
-        rope_layout=found.rope_layout,
-        turns=turns,
+        shared=shared,
         scale=float(call.scale) * found.factor,
         softcap=call.options.get("softcap"),
         sinks=call.options["s_aux"].detach().float() if found.sinks else None,
@@ -465,20 +471,21 @@ def moved_keys(call: AttentionCall, positions: Sequence[int]) -> tuple[list[Tens
         together = torch.cat(moved).to(call.query.device, non_blocking=True)
         return list(together.split([len(keys) for keys in moved])), itself
 
-    return call.once(("keys seen", seen.numpy().tobytes()), None, find)
+    return call.once(("keys seen", seen.numpy().tobytes()), find)
 
 
 def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[list[LayerInputs], Tensor]:
     """Return what alike layers gave as one per query, and whether each layer's queries and keys are finite."""
     first = readings[0]
-    layout, keys = first.rope_layout, [one.key for one in readings]
+    shared, keys = first.shared, [one.key for one in readings]
+    layout = shared.rope_layout
     queries = torch.cat([one.queries for one in readings]).float()
     if layout is None:
         keys = torch.cat(keys).float()
         cos = sin = keys.new_empty(keys.shape[2], 0)
         in_bfloat16 = False
     else:
-        cos, sin, back, in_bfloat16 = first.turns
+        cos, sin, back, in_bfloat16 = shared.turns
         keys = turned_back(torch.cat(keys).float(), *back, layout, layout.key_weight)
         queries = queries if layout.key_weight is None else queries * layout.key_weight
         queries = layout.ordered(queries)
@@ -492,8 +499,8 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
             cos=cos,
             sin=sin,
             query_position=position,
-            moved=first.moved[number],
-            reads_itself=first.reads_itself[number],
+            moved=shared.moved[number],
+            reads_itself=shared.reads_itself[number],
             scale=first.scale,
             softcap=first.softcap,
             sinks=first.sinks,
