@@ -167,11 +167,13 @@ class Ensemble(nn.Module):
         weights: Sequence[Tensor],
         turns: tuple[Tensor, Tensor],
         keys: Tensor | None,
+        cut: bool,
         precision: str,
     ) -> Tensor | None:
         """Return the residual stream after all blocks by a way for training alone, None where there is none.
 
-        Weights are as `stacked` returns them, keys (L, E, 2) the layers'.
+        Weights are as `stacked` returns them, keys (L, E, 2) the layers'. With ``cut`` the last position alone is asked
+        for.
         """
         return None
 
@@ -203,7 +205,7 @@ class Ensemble(nn.Module):
         beside.join(embedded)
         cut, done = not all_positions and T > 1, None
         if precision and attend is None and torch.is_grad_enabled():
-            done = self.learnt(x, stacked, turns, keys, precision)
+            done = self.learnt(x, stacked, turns, keys, cut, precision)
         elif precision and not dropped and not torch.is_grad_enabled():
             done = self.evaluated(x, stacked, turns, cut, attend, precision)
         layers = zip(*(each.unbind(1) for each in stacked), strict=True) if done is None else ()

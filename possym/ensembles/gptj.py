@@ -180,11 +180,12 @@ class GPTJEnsemble(Ensemble):
         weights: Sequence[Tensor],
         turns: tuple[Tensor, Tensor],
         keys: Tensor | None,
+        cut: bool,
         precision: str,
     ) -> Tensor:
         """Return the residual stream after all blocks, by kernels."""
         dropped = self.config.dropout if keys is not None else 0.0
-        options = Options(self.config.heads, dropped, precision)
+        options = Options(self.config.heads, dropped, precision, cut)
         return Trunk.apply(x, *turns, keys, options, *weights)
 
     def logits(self, x: Tensor) -> Tensor:

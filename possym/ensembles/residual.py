@@ -27,27 +27,31 @@ def stays(keys, member, place, THRESHOLD: tl.constexpr, SHIFT: tl.constexpr):
 
 
 @jit
-def rows_of_member(across, each, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return whose rows a program works on, rows and columns, what is inside, and places in the member's and in all."""
+def rows_of_member(across, each, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LAST_OF: tl.constexpr):
+    """Return whose rows a program works on, rows and columns, what is inside, and places: in a member's stream, in all.
+
+    Of each ``LAST_OF`` rows of the stream the last one counts.
+    """
     parts = tl.cdiv(each, ROWS)
     member = tl.program_id(0) // parts
     rows = (tl.program_id(0) % parts) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     inside = (rows[:, None] < each) & (columns[None, :] < across)
-    own = rows[:, None] * across + columns[None, :]
-    return member, rows, columns, inside, own, member.to(tl.int64) * each * across + own
+    own = (rows * LAST_OF + (LAST_OF - 1))[:, None] * across + columns[None, :]
+    place = member.to(tl.int64) * each * across + rows[:, None] * across + columns[None, :]
+    return member, rows, columns, inside, own, place
 
 
 @jit
 def add_and_norm_kernel(
     x, attended, processed, bias, keys, total, normed, scales, across, each, step,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, ADDING: tl.constexpr, NORMING: tl.constexpr, SCALED: tl.constexpr,
-    THRESHOLD: tl.constexpr, ATTENDED: tl.constexpr, PROCESSED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LAST_OF: tl.constexpr, ADDING: tl.constexpr, NORMING: tl.constexpr,
+    SCALED: tl.constexpr, THRESHOLD: tl.constexpr, ATTENDED: tl.constexpr, PROCESSED: tl.constexpr,
 ):  # fmt: skip
     """Add to some rows of one member's residual stream what a block brought, and write them normed."""
-    member, rows, columns, inside, own, place = rows_of_member(across, each, ROWS, COLUMNS)
+    member, rows, columns, inside, own, place = rows_of_member(across, each, ROWS, COLUMNS, LAST_OF)
     there = columns[None, :] < across
-    value = tl.load(x + place, mask=inside, other=0.0)
+    value = tl.load(x + member.to(tl.int64) * each * LAST_OF * across + own, mask=inside, other=0.0)
     if ADDING:
         by_attention = tl.load(attended + place, mask=inside, other=0.0).to(tl.float32)
         by_mlp = tl.load(processed + place, mask=inside, other=0.0).to(tl.float32)
@@ -69,11 +73,11 @@ def add_and_norm_kernel(
 @jit
 def gradient_kernel(
     asked, above, normed, scales, keys, total, attended, processed, sums, across, each,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, NORMED: tl.constexpr, BROUGHT: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LAST_OF: tl.constexpr, NORMED: tl.constexpr, BROUGHT: tl.constexpr,
     THRESHOLD: tl.constexpr, ATTENDED: tl.constexpr, PROCESSED: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of some rows of one member's stream, of what was brought to it, and the latter's sum."""
-    member, rows, columns, inside, own, place = rows_of_member(across, each, ROWS, COLUMNS)
+    member, rows, columns, inside, own, place = rows_of_member(across, each, ROWS, COLUMNS, LAST_OF)
     slope = tl.load(asked + place, mask=inside, other=0.0)
     if NORMED:
         back = tl.load(above + place, mask=inside, other=0.0).to(tl.float32)
@@ -112,6 +116,7 @@ def add_and_norm(
     scales: Tensor | None = None,
     keys: Tensor | None = None,
     dropped: float = 0.0,
+    last_of: int = 1,
 ) -> None:
     """Write to ``total`` the residual stream with what a block brought, and to ``normed`` its LayerNorm.
 
@@ -124,15 +129,17 @@ def add_and_norm(
         scales: (E, B, T) float32 for what each centred row is multiplied by; None keeps none.
         keys: (E, 2) int32 of the block's dropout, None where nothing is dropped.
         dropped: probability of dropping a value.
+        last_of: 1, or T where the last position alone is added to: ``brought`` and ``total`` are (E, B, 1, C) then.
     """
     E, B, T, C = x.shape
+    each = B * T // last_of
     attended, processed, bias = brought or (x, x, x)
     with device_context(x):
-        add_and_norm_kernel[(E * triton.cdiv(B * T, ROWS),)](
+        add_and_norm_kernel[(E * triton.cdiv(each, ROWS),)](
             x, attended, processed, bias, x if keys is None else keys, x if total is None else total,
-            x if normed is None else normed, x if scales is None else scales, C, B * T, bias.stride(0),
-            ROWS=ROWS, COLUMNS=triton.next_power_of_2(C), ADDING=brought is not None, NORMING=normed is not None,
-            SCALED=scales is not None, **masks(keys, dropped), num_warps=4,
+            x if normed is None else normed, x if scales is None else scales, C, each, bias.stride(0),
+            ROWS=ROWS, COLUMNS=triton.next_power_of_2(C), LAST_OF=last_of, ADDING=brought is not None,
+            NORMING=normed is not None, SCALED=scales is not None, **masks(keys, dropped), num_warps=4,
         )  # fmt: skip
 
 
@@ -150,6 +157,7 @@ def gradient(
     total: Tensor | None = None,
     keys: Tensor | None = None,
     dropped: float = 0.0,
+    last_of: int = 1,
 ) -> None:
     """Write gradients of what `add_and_norm` was given from those of what it wrote.
 
@@ -159,7 +167,7 @@ def gradient(
         brought: room for the gradients of what attention and MLP brought, and for `sums_of` of the latter; None where
             nothing was added.
         total: room for the gradient of ``x``, which may be ``asked``; without a norm that is ``asked``.
-        keys, dropped: as given to `add_and_norm`.
+        keys, dropped, last_of: as given to `add_and_norm`.
     """
     E, B, T, C = asked.shape
     above, normed, scales = norm or (asked, asked, asked)
@@ -168,6 +176,6 @@ def gradient(
         gradient_kernel[(E * triton.cdiv(B * T, ROWS),)](
             asked, above, normed, scales, asked if keys is None else keys, asked if total is None else total,
             attended, processed, sums, C, B * T,
-            ROWS=ROWS, COLUMNS=triton.next_power_of_2(C), NORMED=norm is not None,
+            ROWS=ROWS, COLUMNS=triton.next_power_of_2(C), LAST_OF=last_of, NORMED=norm is not None,
             BROUGHT=brought is not None, **masks(keys, dropped), num_warps=4,
         )  # fmt: skip

@@ -6,6 +6,7 @@
 - Gradients of weights are written where the gradient of all layers' weights has them, so that nothing is stacked.
 - What the chain of blocks does not wait for is done beside it, on other streams of the GPU: gradients of weights, and
   attention beside the MLP.
+- Where the last position alone is asked for, the last block is `possym.ensembles.last_block`.
 - Of what lies between, products, GELU's values, normed rows and the attention's weights are kept for the gradient.
 
 Sizes: E members, L layers, B sequences, T positions, C width, I of the MLP.
@@ -19,16 +20,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from possym.ensembles import biases, fused, gelu, residual
+from possym.ensembles import biases, fused, gelu, last_block, residual
 from possym.ensembles.branches import branch
 
 
 class Options(NamedTuple):
-    """What does not change, see `possym.ensembles.fused.mix`."""
+    """What does not change, see `possym.ensembles.fused.mix`; with ``cut`` the last position alone is asked for."""
 
     heads: int
     dropped: float
     precision: str
+    cut: bool
 
 
 class Weights(NamedTuple):
@@ -46,7 +48,7 @@ class Weights(NamedTuple):
 
 
 class Trunk(torch.autograd.Function):
-    """Return the residual stream after all blocks."""
+    """Return the residual stream after all blocks, (E, B, T, C), or (E, B, 1, C) of the last position alone."""
 
     @staticmethod
     def forward(
@@ -63,13 +65,13 @@ class Trunk(torch.autograd.Function):
             weights: see `Weights`.
         """
         given, stream, brought, kept = Weights(*weights), x.contiguous(), None, []
-        E, B, T, _ = x.shape
+        E, B, T, C = x.shape
         blocks = given.entry.shape[1]
         of_layer = [None] * blocks if keys is None else keys
         dtype, dropped = given.entry.dtype, options.dropped
         beside = branch(x.device, 0)
         for layer in range(blocks):
-            entry, bias, attention, mlp, mlp_bias = (each[:, layer] for each in given)
+            entry, bias, attention, mlp, mlp_bias = here = [each[:, layer] for each in given]
             normed, scales = x.new_empty(x.shape, dtype=dtype), x.new_empty(E, B, T)
             total = stream if layer == 0 or stream is not x else torch.empty_like(x)
             before = None if layer == 0 else of_layer[layer - 1]
@@ -77,6 +79,10 @@ class Trunk(torch.autograd.Function):
                 stream, brought, total=total, normed=normed, scales=scales, keys=before, dropped=dropped
             )
             stream = total
+            if options.cut and layer == blocks - 1:
+                brought, read = last_block.forward(normed, here, (cos, sin), of_layer[layer], options.heads, dropped)
+                kept += [normed, scales, *read]
+                break
             product = x.new_empty(E, B, T, entry.shape[2], dtype=dtype)
             mixed, active = fused.outputs(product, cos, options.heads)
             chosen = fused.weights_of(product, options.heads)
@@ -92,8 +98,9 @@ class Trunk(torch.autograd.Function):
             brought = attended, active.flatten(1, 2) @ mlp, mlp_bias
             beside.join(mark)
             kept += [normed, scales, product, chosen, mixed, active]
-        total = torch.empty_like(x) if stream is x else stream
-        residual.add_and_norm(stream, brought, total=total, keys=of_layer[-1], dropped=dropped)
+        last_of = T if options.cut else 1
+        total = x.new_empty(E, B, T // last_of, C) if options.cut or stream is x else stream
+        residual.add_and_norm(stream, brought, total=total, keys=of_layer[-1], dropped=dropped, last_of=last_of)
         ctx.options = options
         ctx.save_for_backward(cos, sin, keys, *weights, *kept)
         return total
@@ -105,21 +112,28 @@ class Trunk(torch.autograd.Function):
         cos, sin, keys, *saved = ctx.saved_tensors
         options, given = ctx.options, Weights(*saved[: len(Weights._fields)])
         kept = saved[len(given) :]
-        heads, dropped, precision = options
+        heads, dropped, precision, cut = options
         blocks = given.entry.shape[1]
         of_layer = [None] * blocks if keys is None else keys
         slopes = Weights(*(torch.empty_like(each) for each in given))
         beside, behind = branch(asked.device, 0), branch(asked.device, 1)
         # What the branch behind reads is written anew two blocks later, when the chain has waited for it.
-        rooms = [room(kept[:6]) for _ in range(min(blocks, 2))]
+        rooms = [room(kept[:6]) for _ in range(min(blocks - cut, 2))]
         marks: list[torch.cuda.Event | None] = [None, None]
         slope, norm = asked.contiguous(), None
-        for layer in reversed(range(blocks)):
+        if cut:
+            normed, scales, *read = kept[6 * (blocks - 1) :]
+            last, last_slopes = ([each[:, -1] for each in every] for every in (given, slopes))
+            slope, above, _living = last_block.backward(
+                slope, normed, read, last, last_slopes, (cos, sin), of_layer[-1], heads, dropped, precision
+            )
+            norm = above, normed, scales
+        for layer in reversed(range(blocks - cut)):
             entry, bias, attention, mlp, _ = (each[:, layer] for each in given)
             normed, scales, product, chosen, mixed, active = kept[6 * layer : 6 * layer + 6]
             behind.join(marks[layer % 2])
             attended, processed, back, asked_mixed, *sums = rooms[layer % 2]
-            total = slope if norm is None or layer < blocks - 2 else torch.empty_like(slope)
+            total = slope if norm is None or layer < blocks - 2 or cut else torch.empty_like(slope)
             residual.gradient(
                 slope, norm, (attended, processed, sums[2]), total=total, keys=of_layer[layer], dropped=dropped
             )

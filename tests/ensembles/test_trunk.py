@@ -17,10 +17,11 @@ from .test_fused import by_place
 
 
 @pytest.mark.parametrize("dtype, dropped", [(torch.float32, 0.0), (torch.float32, 0.1), (torch.bfloat16, 0.1)])
+@pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize(
     "places, heads, width, inner, layers", [(17, 1, 128, 512, 2), (9, 2, 32, 200, 3), (5, 1, 32, 8, 1)]
 )
-def test_values_and_gradients(device, places, heads, width, inner, layers, dtype, dropped):
+def test_values_and_gradients(device, places, heads, width, inner, layers, cut, dtype, dropped):
     precision = fused.precision(torch.device(device), places, width, width // 2)
     if precision is None:
         assert not triton_available(torch.device(device))
@@ -35,7 +36,7 @@ def test_values_and_gradients(device, places, heads, width, inner, layers, dtype
     keys = keys_of_layers(keys, L, 3) if dropped else None
     for each in given:
         each.requires_grad_()
-    options = Options(heads, dropped, precision)
+    options = Options(heads, dropped, precision, cut)
     found = Trunk.apply(given[0], *tables(places, frequencies(width).to(device)), keys, options, *given[1:])
 
     x, *weights = exact = [each.detach().cpu().double().requires_grad_() for each in given]
@@ -49,10 +50,12 @@ def test_values_and_gradients(device, places, heads, width, inner, layers, dtype
         if dropped:
             brought = [each * keep_mask(own, stream, (B, places, C), dropped) for stream, each in enumerate(brought, 2)]
         x = x + sum(brought)
+    x = x[:, :, -1:] if cut else x
     asked = torch.randn(x.shape, generator=source)
     slopes = torch.autograd.grad(found, given, asked.to(found))
     exact_slopes = torch.autograd.grad(x, exact, asked.double())
-    bound = 2e-2 if dtype == torch.bfloat16 else 1e-5
+    rounding = 4e-2 if cut else 2e-2  # fewer rows, whose errors come to nothing
+    bound = rounding if dtype == torch.bfloat16 else 1e-5
     for ours, theirs in zip((found, *slopes), (x, *exact_slopes), strict=True):
         assert (ours.detach().cpu().double() - theirs.detach()).abs().max() < bound * theirs.detach().abs().max()
 
