@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -154,7 +155,7 @@ def test_contents_that_are_split_where_they_are_made_are_those_of_the_factors(de
     half = slice(heads // 2, heads)
     for part, rows in itertools.product((slice(0, heads), half), (slice(0, 2), slice(1, 2))):
         positions = inputs.positions.to(dtype)
-        ours = inputs.split_contents(part, rows, positions)
+        ours = inputs.split_contents(part, rows, inputs.moved, positions)
         contents, _ = inputs.factors(part, rows)
         theirs = kernels.as_products(contents.flatten(0, 1), positions)
         assert ours.width == theirs.width
@@ -164,23 +165,61 @@ def test_contents_that_are_split_where_they_are_made_are_those_of_the_factors(de
         both = [(x[0].double() + x[1].double()) for x in (ours.contents, theirs.contents)]
         torch.testing.assert_close(*both, rtol=0, atol=2.0**-8)  # of numbers up to 2¹⁵
     inputs.keys[1, 0, 5, 3] = torch.nan
-    most = inputs.split_contents(slice(0, heads), slice(0, 2), inputs.positions).most[0].unflatten(0, (2, heads))
+    ours = inputs.split_contents(slice(0, heads), slice(0, 2), inputs.moved, inputs.positions)
+    most = ours.most[0].unflatten(0, (2, heads))
     assert most.isnan().tolist() == [[False] * heads, [head < heads // groups for head in range(heads)]]
 
 
-def test_scores_are_the_same_however_contents_are_split(device, monkeypatch):
-    inputs = layers_beside_each_other(device, 6, 2, 16, 60)
+PRESENT = {
+    "plain": {},
+    "a softcap": dict(softcap=2.0),
+    "sinks": dict(layers=[0], sinks=drawn(6, seed=7)),
+    "held": dict(held=torch.tensor([3, 8, 18])),
+    "unseen by itself": dict(reads_itself=False),
+    "all alike": dict(scale=0.0, softcap=2.0),
+    "sharp": dict(scale=40.0),
+    "two keys": dict(moved=torch.tensor([0, 7])),
+}
+
+
+@pytest.mark.parametrize(
+    "case, temperature, relative",
+    [*((case, 1.0, True) for case in PRESENT), ("a softcap", 0.3, True), ("a softcap", 0.1, False)],
+)
+def test_scores_are_the_same_however_contents_are_split(device, monkeypatch, case, temperature, relative):
+    changes = {k: x.to(device) if isinstance(x, torch.Tensor) else x for k, x in PRESENT[case].items()}
+    inputs = replace(layers_beside_each_other(device, 6, 2, 16, 60), **changes)
     if not inputs.splits_keys:
         pytest.skip("no kernels here")
-    whole, _ = inputs.scores(None, 1.0, True)
+    whole, _ = inputs.scores(None, temperature, relative)
     entries = LayerInputs.entries_at_once.fget(inputs)
     monkeypatch.setattr(LayerInputs, "entries_at_once", (len(inputs.moved) * 16 * 2, *entries[1:]))
-    parts, _ = inputs.scores(None, 1.0, True)
+    parts, _ = inputs.scores(None, temperature, relative)
     monkeypatch.setattr(LayerInputs, "splits_keys", False)
-    others, _ = inputs.scores(None, 1.0, True)
+    others, _ = inputs.scores(None, temperature, relative)
     for one, part, other in zip(whole, parts, others, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
-        torch.testing.assert_close(part, other, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(one, other, atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(part, other, atol=2e-6, rtol=1e-5)
+
+
+def test_what_is_one_number_a_key_is_that_of_float64(device):
+    """More keys than a program has at once, logits from next to equal to far apart."""
+    if not kernels.supported(torch.ones(1, device=device)):
+        pytest.skip("no kernels here")
+    observed = drawn(5, 1300) * torch.tensor([1e-5, 1e-2, 1.0, 10.0, 100.0])[:, None]
+    places, count, query = torch.randperm(1998)[:1300] + 1, 1290, 1999
+    places[1297], places[1298] = 0, query
+    found = kernels.attend_keys(observed.to(device), places.to(device), count, query, None, None)
+    x = observed.double()
+    logits, shares = x[:, :count], x.softmax(-1)
+    e = logits.softmax(-1)
+    stakes = (e - e.amin(-1, keepdim=True)) / (e.amax(-1, keepdim=True) - e.amin(-1, keepdim=True))
+    entropy, moved = torch.special.entr(shares).sum(-1), shares[:, :count].sum(-1)
+    back = shares @ (query - places).double()
+    values = [entropy, logits.var(-1, correction=0), moved, shares[:, 1297], shares[:, 1298], back]
+    assert torch.equal(found.logits.cpu(), observed[:, :count])
+    torch.testing.assert_close(found.first.cpu().double(), stakes, rtol=2e-5, atol=1e-6)
+    torch.testing.assert_close(found.values.cpu().double(), torch.stack(values, -1), rtol=2e-6, atol=1e-7)
 
 
 @OVERFLOWS

@@ -184,25 +184,28 @@ class LayerInputs:
         all_turn = 2 * self.planes == self.keys.shape[-1] and self.keys.shape[-1] % 8 == 0
         return all_turn and kernels.supported(self.keys) and kernels.takes_products(self.keys.device)
 
-    def split_contents(self, heads: slice, rows: slice, positions: Tensor) -> kernels.Products:
-        """Return the contents of `factors` as numbers that a GPU multiplies, which it makes at once."""
+    def split_contents(self, heads: slice, rows: slice, keys: Tensor, positions: Tensor) -> kernels.Products:
+        """Return the contents of `factors`, of some keys, as numbers that a GPU multiplies, which it makes at once."""
         start, *_ = heads.indices(self.heads)
         together = self.heads // self.keys.shape[1]
         queries = self.query[rows, heads] * self.scale
-        return kernels.products_of_keys(self.keys[rows], queries, self.moved, start, together, positions)
+        return kernels.products_of_keys(self.keys[rows], queries, keys, start, together, positions)
 
     @functools.cached_property
     def positions(self) -> Tensor:
-        """Cosines and sines of the moved keys' positions (N, K), and a column of ones for what does not rotate."""
-        positions = torch.cat([self.cos, self.sin], -1)[self.moved]
+        """`positions_of` the moved keys."""
+        return self.positions_of(self.moved)
+
+    def positions_of(self, keys: Tensor) -> Tensor:
+        """Return cosines and sines of keys' positions (N, K), and a column of ones for what does not rotate."""
+        positions = torch.cat([self.cos, self.sin], -1)[keys]
         if 2 * self.planes == self.keys.shape[-1]:
             return positions
         return torch.cat([positions, F.pad(positions.new_ones(len(positions), 1), (0, 3))], -1)
 
-    @functools.cached_property
-    def short_positions(self) -> Tensor:
-        """`positions` in bfloat16, where that changes none of them."""
-        return self.positions.bfloat16()
+    def shortened(self, positions: Tensor) -> Tensor:
+        """Return positions in bfloat16, where that changes none of them."""
+        return positions.bfloat16() if self.in_bfloat16 else positions
 
     @functools.cached_property
     def key_heads(self) -> Tensor:
@@ -278,10 +281,13 @@ class LayerInputs:
         Raises:
             UnsupportedModelError: estimates of a layer whose rotation is not pairs of dimensions.
         """
-        count, shape, extra = len(self.moved), self.query.shape[:2], self.extra_logits()
+        count, shape = len(self.moved), self.query.shape[:2]
         entries, band, _ = self.entries_at_once
         products = blocks is None and self.replayed is None
         split = products and swaps is None and self.splits_keys
+        if split and relative:
+            return self.scores_in_kernels(temperature), None
+        extra = self.extra_logits()
         numbers = self.keys.shape[-1] * (1 if split else 2) if products else count  # that a key of a head takes
         found = self.query.new_empty(len(LayerScores._fields), *shape)
         errors = None if swaps is None else found.new_empty(2, *shape)
@@ -290,8 +296,9 @@ class LayerInputs:
         for rows, heads in chunks(shape, entries // (count * numbers)):
             some = extra[rows, heads]
             if products or swaps is not None:
-                positions = self.short_positions if errors is None and self.in_bfloat16 else self.positions
-                contents = self.split_contents(heads, rows, positions) if split else self.factors(heads, rows)[0]
+                positions = self.positions if errors is not None else self.shortened(self.positions)
+                given = heads, rows
+                contents = self.split_contents(*given, self.moved, positions) if split else self.factors(*given)[0]
                 if errors is None:
                     given = contents, positions, some, temperature, self.softcap, band, relative
                     scores, exclusion, counted, observed = head_scores(*given)
@@ -309,6 +316,29 @@ class LayerInputs:
             torch.stack([*scores, *rest], out=found[:, rows, heads])
         return LayerScores(*found), errors
 
+    def scores_in_kernels(self, temperature: float) -> LayerScores:
+        """Return the scores of `scores` over all swaps of tokens, their weights relative, where `splits_keys`.
+
+        The keys that stay are made beside those that move, and take part in no swap.
+        """
+        count, shape = len(self.moved), self.query.shape[:2]
+        positions = self.shortened(self.positions_of(self.seen))
+        found = self.query.new_empty(len(LayerScores._fields), *shape)
+        for rows, heads in chunks(shape, self.entries_at_once[0] // (count * self.keys.shape[-1])):
+            sinks = None if self.sinks is None else self.sinks[heads]
+            contents = self.split_contents(heads, rows, self.seen, positions)
+            attended = kernels.attend_keys(
+                contents.observed, self.seen, count, self.query_position, self.softcap, sinks
+            )
+            sums = kernels.tile_sums(contents, attended[:3], 1 / temperature, self.softcap)
+            found[:, rows, heads] = kernels.head_values(sums, attended, temperature).view(found[:, rows, heads].shape)
+        return LayerScores(*found)
+
+    @functools.cached_property
+    def seen(self) -> Tensor:
+        """Positions of all keys that the query sees (N + 1 + M,), those that move first."""
+        return torch.cat([self.moved, self.unmoved])
+
     def attended(self, observed: Tensor, extra: Tensor, blocks: list[tuple[int, int]] | None) -> list[Tensor]:
         """Return the last four of `LayerScores`, which need no more than the observed and the extra logits."""
         count = len(self.moved)
@@ -323,7 +353,7 @@ class LayerInputs:
     @functools.cached_property
     def places_seen(self) -> Tensor:
         """Of all that the query sees (3, N + 1 + M): whether it is the first token, or the query, and how far back."""
-        seen = torch.cat([self.moved, self.unmoved])
+        seen = self.seen
         return torch.stack([seen == 0, seen == self.query_position, self.query_position - seen]).to(self.cos)
 
     def plane_scores(self, blocks: list[tuple[int, int]] | None, temperature: float, relative: bool) -> Tensor:
@@ -394,11 +424,11 @@ class Shared(NamedTuple):
     def of(cls, call: AttentionCall, layout: RopeLayout | None, positions: Sequence[int]) -> "Shared":
         """Return what one layer shares with others, for queries at some positions."""
         there = call.once("positions", lambda: on_device(positions, call.query.device))
-        moved = call.once("moved", lambda: moved_keys(call, positions), call.mask)
+        moved, itself = call.once("moved", lambda: moved_keys(call, positions), call.mask)
         turns = None
         if layout is not None:
             turns = call.once("turns", lambda: read_turns(call, layout), layout, call.tables_from)
-        return cls(there, *moved, layout, turns)
+        return cls(there, moved, itself, layout, turns)
 
     @property
     def alike(self) -> tuple[int, ...]:

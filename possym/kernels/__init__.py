@@ -12,16 +12,20 @@ from possym.kernels.products import (
     products_of_keys,
     scale_of,
     takes_products,
+    tile_sums,
 )
 from possym.kernels.swaps import head_sums, in_rows, plane_sums, supported, swap_terms, triton_available
+from possym.kernels.vectors import attend_keys, head_values
 
 __all__ = [
     "PTX",
     "Products",
     "as_products",
+    "attend_keys",
     "device_context",
     "halves",
     "head_sums",
+    "head_values",
     "in_rows",
     "jit",
     "plane_sums",
@@ -31,6 +35,7 @@ __all__ = [
     "supported",
     "swap_terms",
     "takes_products",
+    "tile_sums",
     "tl",
     "triton",
     "triton_available",

@@ -24,8 +24,8 @@ except ImportError:  # PyTorch for CPUs comes without it
 
 def jit(function):
     """Compile a kernel where there is Triton; it is not specialised on sizes, so that one compilation serves all."""
-    names = ["count", "width", "padded", "parts", "rows", "tiles", "every", "heads", "first_head", "groups", "tokens"]
-    return function if triton is None else triton.jit(do_not_specialize=names)(function)
+    sizes = "count width padded parts rows tiles every heads first_head groups tokens query"
+    return function if triton is None else triton.jit(do_not_specialize=sizes.split())(function)
 
 
 def device_context(x: Tensor):

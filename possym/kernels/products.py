@@ -328,14 +328,22 @@ def halves(
 def product_sums(products: Products, vectors: Sequence[Tensor], power: float, cap: float | None) -> Tensor:
     """Return what `head_sums` does (H, 6), of logits that are products: no matrix of them is ever made.
 
+    Arguments are those of `tile_sums`.
+    """
+    return tile_sums(products, vectors, power, cap).sum(1)
+
+
+def tile_sums(products: Products, vectors: Sequence[Tensor], power: float, cap: float | None) -> Tensor:
+    """Return the parts (H, tiles, 6) of `product_sums` that programs add.
+
     Args:
-        products: what `as_products` made.
+        products: what `as_products` made, of T keys or more: those behind do not take part.
         vectors: (H, T) each: the observed logits after the softcap, and first and second of
             `possym.scores.SwapWeights`.
         power: as there.
         cap: c of c·tanh(logit/c), or None.
     """
-    heads, count = products.observed.shape
+    heads, count = vectors[0].shape
     short = products.positions[0] is products.positions[1]
     depth = min(64 if short else 32, triton.next_power_of_2(max(16, products.width)))
     strips = triton.cdiv(count, SIZE)
@@ -351,7 +359,7 @@ def product_sums(products: Products, vectors: Sequence[Tensor], power: float, ca
             RELATIVE=power > 0, PLAIN=power == 1, CAPPED=cap is not None,
             SHORT=short, SIZE=SIZE, DEPTH=depth, PIECE=PIECE, STAGES=2, num_warps=4,
         )  # fmt: skip
-    return sums.sum(1)
+    return sums
 
 
 @functools.cache

@@ -485,7 +485,7 @@ def test_bfloat16_keeps_far_places_apart_and_agrees_with_float32():
         assert inputs.query.dtype == inputs.keys.dtype == inputs.relocated_logits().dtype == torch.float32
         steps = (inputs.cos[1:, 0] - inputs.cos[:-1, 0]).abs()
         assert steps[256:].min() > 0 or steps[256:].median() > 0.1
-        assert inputs.in_bfloat16 and torch.equal(inputs.short_positions.float(), inputs.positions)
+        assert inputs.in_bfloat16 and torch.equal(inputs.shortened(inputs.positions).float(), inputs.positions)
     assert not exact.in_bfloat16
     rough = captured(half, tokens)[0].relocated_logits()
     assert exact.relocated_logits().abs().max() > 1
