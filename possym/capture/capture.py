@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from possym.capture.attention_call import AttentionCall, on_device
 from possym.capture.hooks import attached
 from possym.capture.layer_inputs import LayerInputs, Reading, merge_layers, read_layer
-from possym.capture.model_state import asked_once, attends, check_model, modules_of, plainly, settled, unrecorded
+from possym.capture.model_state import Parts, asked_once, attends, check_model, plainly, settled, unrecorded
 from possym.capture.probe import PROBE_LENGTH, Layer, check_attention, check_length, coverage, fingerprint, probe_layer
 from possym.capture.rope_layout import distance
 from possym.errors import InputError, UnsupportedModelError, to_int
@@ -58,14 +58,14 @@ class Capture:
     def ask(self) -> None:
         """Find out about the layers, unless that is known and no parameter, buffer or part has changed since."""
         model = self.model
-        self.modules = modules = modules_of(model)
-        known = _probed.get(model) if modules else None
-        marks = None if known is None else fingerprint(modules)
+        self.parts = parts = Parts(model)
+        known = _probed.get(model) if parts.modules else None
+        marks = None if known is None else fingerprint(parts)
         if marks is not None and marks == self.marks:
             return
         if known is None or known[0] != marks:
-            check_model(model, modules)
-            marks = fingerprint(modules)
+            check_model(model, parts)
+            marks = fingerprint(parts)
         self.marks = None
         self.layers: dict[int, Layer] = {}
         embedding = model.get_input_embeddings()
@@ -74,7 +74,7 @@ class Capture:
             self.device = torch.device(getattr(embedding._hf_hook, "execution_device", "cpu"))
         self.compared: set[tuple] = set()
         # Sparse attention picks other keys in each prompt, so that prompts cannot share a mask.
-        self.prompts_at_once = 1 if any("Indexer" in kind.__name__ for kind in set(map(type, modules))) else None
+        self.prompts_at_once = 1 if any("Indexer" in kind.__name__ for kind in set(map(type, parts.modules))) else None
         if known is not None and known[0] == marks:
             _, self.layers, coverage_before, self.compared = known
             self.coverage, self.marks = coverage_before.copy(), marks
@@ -198,7 +198,8 @@ class Capture:
             numbers = 0
 
         def on_call(call: AttentionCall) -> None:
-            with torch.inference_mode(False), torch.no_grad():  # what is kept may be differentiated by whom it is handed to
+            # What is kept is handed on, perhaps to who differentiates it.
+            with torch.inference_mode(False), torch.no_grad():
                 keep(call)
 
         def keep(call: AttentionCall) -> None:
@@ -218,7 +219,7 @@ class Capture:
             if not together or one.replayed is not None or full:
                 hand_over()
 
-        with unrecorded(self.modules), attached(self.model, on_call, self.modules), plainly():
+        with unrecorded(self.parts.modules), attached(self.model, on_call, self.parts), plainly():
             output, head = self.call_model(tokens, positions)
         with plainly():
             hand_over()

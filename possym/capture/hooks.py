@@ -26,9 +26,8 @@ from torch.overrides import TorchFunctionMode
 from possym.capture.attention_call import AttentionCall, Replayed, moved_tables
 from possym.capture.model_state import (
     EAGER,
+    Parts,
     asked_once,
-    attention_modules,
-    modules_of,
     settle,
     uninterrupted,
     uses_interface,
@@ -249,35 +248,35 @@ def release(modules: list[nn.Module], session: HookSession) -> None:
 
 
 @contextmanager
-def attached(model: nn.Module, on_call: OnCall, everything: list[nn.Module] | None = None) -> Iterator[HookSession]:
+def attached(model: nn.Module, on_call: OnCall, parts: Parts | None = None) -> Iterator[HookSession]:
     """Listen to a model's attention layers, and put everything back on leaving, exception or not.
 
     ``on_call`` may return the query and key to attend with instead of the model's, and a mask to go with them.
-    ``everything`` is `modules_of` the model, where that is known.
+    ``parts`` are those of the model, where they are known.
 
     Raises:
         InputError: the model is listened to already in this thread. Another thread waits for its turn.
     """
     session = HookSession(on_call)
-    everything = modules_of(model) if everything is None else everything
+    parts = Parts(model) if parts is None else parts
     stack = ExitStack()
     try:
-        claim(everything, session)  # may wait long, so Ctrl-C must reach it
+        claim(parts.modules, session)  # may wait long, so Ctrl-C must reach it
         with uninterrupted():
-            attach(stack, model, everything, session)
+            attach(stack, model, parts, session)
         yield session
     finally:
         with uninterrupted():
             stack.close()
-            release(everything, session)
+            release(parts.modules, session)
 
 
-def attach(stack: ExitStack, model: nn.Module, everything: list[nn.Module], session: HookSession) -> None:
+def attach(stack: ExitStack, model: nn.Module, parts: Parts, session: HookSession) -> None:
     """Set a model up to be listened to; ``stack`` puts it back."""
-    modules = attention_modules(everything)
+    modules = parts.attention
     for memory in (session.inputs, session.memory, session.inner_tables, session.attended):
         stack.callback(memory.clear)
-    settle(stack, model, everything)
+    settle(stack, model, parts)
     for module in modules:
         stack.callback(module.register_forward_pre_hook(session.remember, with_kwargs=True).remove)
         for child in (c for c in module._modules.values() if "Rotary" in type(c).__name__):

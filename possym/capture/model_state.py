@@ -1,5 +1,6 @@
 """What a model is made of, and what it is set to while it is read: all of it put back afterwards.
 
+- `Parts` are a model's modules, parameters and configs, each asked for once.
 - `check_model` refuses what is no causal language model of transformers.
 - `settled` runs a model in evaluation mode, with an attention whose mask is a matrix.
 - `plainly` leaves gradients and autocast out, `unrecorded` all that PyTorch writes down for gradients.
@@ -9,6 +10,7 @@
 import copy
 import functools
 import inspect
+import operator
 import re
 import signal
 import sys
@@ -66,9 +68,39 @@ def modules_of(model: Any) -> list[nn.Module]:
     return list(found)
 
 
-def parameters_of(modules: list[nn.Module]) -> list[nn.Parameter]:
-    """Return the parameters of modules; one that two of them share is there twice."""
-    return [p for module in modules if module._parameters for p in module._parameters.values() if p is not None]
+class Parts:
+    """What a model is made of while it is profiled; its modules are walked through once for all who ask.
+
+    >>> parts = Parts(nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
+    >>> len(parts.modules), len(parts.parameters), parts.attention
+    (3, 2, [])
+    """
+
+    def __init__(self, model: Any):
+        self.modules = modules_of(model)
+
+    @functools.cached_property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters; one that two modules share is there twice."""
+        return [p for some in map(PARAMETERS, self.modules) if some for p in some.values() if p is not None]
+
+    @functools.cached_property
+    def buffers(self) -> list[torch.Tensor]:
+        """The buffers; one that two modules share is there twice."""
+        return [b for some in map(BUFFERS, self.modules) if some for b in some.values() if b is not None]
+
+    @functools.cached_property
+    def attention(self) -> list[nn.Module]:
+        """The attention modules."""
+        return attention_modules(self.modules)
+
+    @functools.cached_property
+    def configs(self) -> dict[int, Any]:
+        """The configs of the modules and of all their parts, by identity."""
+        return all_configs(self.modules)
+
+
+PARAMETERS, BUFFERS = operator.attrgetter("_parameters"), operator.attrgetter("_buffers")
 
 
 def all_configs(modules: list[nn.Module]) -> dict:
@@ -93,11 +125,11 @@ def names_config(kind: type[nn.Module]) -> bool:
     return hasattr(kind, "config")
 
 
-def attention_functions(modules: list[nn.Module]) -> tuple:
+def attention_functions(parts: Parts) -> tuple:
     """Return which attention every part of a model is set to: its name, and which function is registered under it."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    names = [config._attn_implementation for config in all_configs(modules).values()]
+    names = [config._attn_implementation for config in parts.configs.values()]
     return tuple((name, id(ALL_ATTENTION_FUNCTIONS.get(name))) for name in names)
 
 
@@ -157,22 +189,21 @@ def unrecorded(modules: list[nn.Module]) -> AbstractContextManager:
 @contextmanager
 def settled(model: nn.Module) -> Iterator[None]:
     """Run a model by itself as it runs while it is listened to: in evaluation mode, with no fused kernel."""
-    everything = modules_of(model)
     stack = ExitStack()
     try:
         with uninterrupted():
-            settle(stack, model, everything)
+            settle(stack, model, Parts(model))
         yield
     finally:
         with uninterrupted():
             stack.close()
 
 
-def settle(stack: ExitStack, model: nn.Module, everything: list[nn.Module]) -> None:
+def settle(stack: ExitStack, model: nn.Module, parts: Parts) -> None:
     """Put a model into evaluation mode, with an attention that can be listened to; ``stack`` puts it back."""
-    configs = all_configs(everything)
+    configs = parts.configs
     implementations = {key: config._attn_implementation for key, config in configs.items()}
-    training = [m for m in everything if m.training]
+    training = [m for m in parts.modules if m.training]
 
     def restore_configs() -> None:
         for key, config in configs.items():
@@ -187,8 +218,8 @@ def settle(stack: ExitStack, model: nn.Module, everything: list[nn.Module]) -> N
     stack.callback(set_training, True)
     set_training(False)
     stack.callback(restore_configs)
-    stack.enter_context(rotary_state(everything))
-    interface = any(map(uses_interface, attention_modules(everything)))
+    stack.enter_context(rotary_state(parts.modules))
+    interface = any(map(uses_interface, parts.attention))
     for config in configs.values():
         config._attn_implementation_internal = implementation_while_read(model, config, interface)
 
@@ -254,7 +285,7 @@ def uninterrupted() -> Iterator[None]:
             before(*late[-1])
 
 
-def check_model(model: nn.Module, modules: list[nn.Module]) -> None:
+def check_model(model: nn.Module, parts: Parts) -> None:
     """Raise an UnsupportedModelError unless ``model`` can hold rotary, causal attention that possym reads."""
     try:
         from transformers import PreTrainedModel
@@ -265,10 +296,11 @@ def check_model(model: nn.Module, modules: list[nn.Module]) -> None:
             f"model is a {type(model).__name__}: give a transformers model, e.g. "
             "AutoModelForCausalLM.from_pretrained(folder)"
         )
-    if not any(isinstance(m, PreTrainedModel) for m in modules):
+    if not any(isinstance(m, PreTrainedModel) for m in parts.modules):
         raise UnsupportedModelError(f"{type(model).__name__} holds no transformers model")
     # accelerate keeps offloaded weights on the meta device too, with a hook that brings them when their module runs.
-    if any(weight.is_meta for weight in parameters_of([m for m in modules if "_hf_hook" not in vars(m)])):
+    unhooked = [m for m in parts.modules if "_hf_hook" not in vars(m)]
+    if any(p.is_meta for some in map(PARAMETERS, unhooked) for p in some.values() if p is not None):
         raise UnsupportedModelError(f"{type(model).__name__} has weights on the meta device: load them first")
     if "input_ids" not in getattr(model, "main_input_name", "input_ids"):
         raise UnsupportedModelError(

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from possym.capture.attention_call import AttentionCall
-from possym.capture.model_state import attention_functions, attention_modules, parameters_of
+from possym.capture.model_state import Parts, attention_functions
 from possym.capture.rope_layout import (
     RopeLayout,
     detect_gain,
@@ -202,16 +202,15 @@ def check(call: AttentionCall, found: Layer, query: Tensor, key: Tensor, tables:
     return worst
 
 
-def fingerprint(modules: list[nn.Module]) -> tuple:
+def fingerprint(parts: Parts) -> tuple:
     """Return what changes when a model's parts, their attention and its plain attributes, parameters or buffers change.
 
     Vectors, such as gains and frequencies that a probe copies, count with their values: an optimiser may change them
     unseen. Versions of buffers do not count: to put dynamic frequencies back moves them.
     """
-    parameters = parameters_of(modules)
-    buffers = [b for module in modules if module._buffers for b in module._buffers.values() if b is not None]
+    parameters = parts.parameters
     vectors: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for p in [p for p in (*parameters, *buffers) if p.ndim == 1 and not p.is_meta]:
+    for p in [p for p in (*parameters, *parts.buffers) if p.ndim == 1 and not p.is_meta]:
         vectors.setdefault((p.device, p.dtype), []).append(p)
     with torch.no_grad():
         bits = [torch.cat(some).view(torch.uint8) for some in vectors.values()]
@@ -226,15 +225,15 @@ def fingerprint(modules: list[nn.Module]) -> tuple:
     )
     switches = tuple(
         value
-        for module in attention_modules(modules)
-        for name, value in vars(module).items()
-        if type(value) in PLAIN and name != "training"
+        for module in parts.attention
+        for value in (vars(module) | dict(training=None)).values()  # to run in training mode or not switches nothing
+        if type(value) in PLAIN
     )
-    functions = attention_functions(modules)
+    functions = attention_functions(parts)
     for device in {x.device for x in bits if x.is_cuda}:
         torch.cuda.current_stream(device).synchronize()
     values = tuple(copy.numpy().tobytes() for copy in copies)
-    return marks, values, tuple(map(id, modules)), functions, switches
+    return marks, values, tuple(map(id, parts.modules)), functions, switches
 
 
 def coverage(layers: list[Layer | None]) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from possym.capture.model_state import asked_once, modules_of, parameters_of
+from possym.capture.model_state import Parts, asked_once
 from possym.profiling.bit_sums import bit_digests, bit_sums
 
 # What a config says besides how the model computes: where it came from, how it is run, tokens by name.
@@ -44,14 +44,14 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
     return begin_identity(model)()
 
 
-def begin_identity(model: nn.Module, modules: list[nn.Module] | None = None) -> Callable[[], dict[str, Any]]:
+def begin_identity(model: nn.Module, parts: Parts | None = None) -> Callable[[], dict[str, Any]]:
     """Let the devices begin the sums of `weights_hash`, and return what waits for them and gives `model_identity`.
 
-    ``modules`` are `modules_of` the model, where they are known.
+    ``parts`` are those of the model, where they are known.
     """
-    modules = modules_of(model) if modules is None else modules
-    devices = devices_of(modules)
-    weights = begin_weights_hash(model, modules, devices)
+    parts = Parts(model) if parts is None else parts
+    devices = devices_of(parts)
+    weights = begin_weights_hash(model, parts, devices)
     found = {
         "model": model_name(model),
         "class": type(model).__name__,
@@ -118,34 +118,33 @@ def weights_hash(model: nn.Module, mark: str = MARK) -> str:
     >>> weights_hash(nn.Linear(3, 2)) == weights_hash(nn.Linear(3, 2))
     False
     """
-    modules = modules_of(model)
-    return begin_weights_hash(model, modules, devices_of(modules), mark)()
+    parts = Parts(model)
+    return begin_weights_hash(model, parts, devices_of(parts), mark)()
 
 
-def devices_of(modules: list[nn.Module]) -> set[torch.device]:
-    """Return where the parameters of modules lie."""
-    return set(map(operator.attrgetter("device"), parameters_of(modules)))
+def devices_of(parts: Parts) -> set[torch.device]:
+    """Return where the parameters of a model lie."""
+    return set(map(operator.attrgetter("device"), parts.parameters))
 
 
 def begin_weights_hash(
-    model: nn.Module, modules: list[nn.Module], devices: Iterable[torch.device], mark: str = MARK
+    model: nn.Module, parts: Parts, devices: Iterable[torch.device], mark: str = MARK
 ) -> Callable[[], str]:
     """Let a model's devices begin the sums of `weights_hash`, and return what waits for them and gives the hash.
 
     A GPU sums beside what it is asked next, which does not wait for the sums.
     """
-    stored: dict[torch.device, list[tuple[str, Tensor]]] = {}
-    begun, ask = [], operator.attrgetter("shape", "dtype", "device")
+    begun = []
     with torch.no_grad(), beside(devices) as join:
-        found = sorted(stored_tensors(model, modules), key=operator.itemgetter(0))
-        asked = [(pair, *ask(pair[1])) for pair in found]
-        said = [f"{name} {described(shape, dtype)}\n" for (name, _), shape, dtype, _ in asked]
+        found = sorted(stored_tensors(model, parts), key=operator.itemgetter(0))
+        shapes, lie = [x.shape for _, x in found], [x.device for _, x in found]
+        said = [f"{name} {described(shape, x.dtype)}\n" for (name, x), shape in zip(found, shapes, strict=True)]
         digest = hashlib.sha256("".join(said).encode())
-        for pair, shape, _, device in asked:
-            if device.type != "meta" and 0 not in shape:
-                stored.setdefault(device, []).append(pair)
-        for some in stored.values():  # a device is asked once
-            names, tensors = zip(*some, strict=True)
+        where = [None if 0 in shape else device for shape, device in zip(shapes, lie, strict=True)]
+        for device in dict.fromkeys(where):  # a device is asked once
+            if device is None or device.type == "meta":
+                continue
+            names, tensors = zip(*[pair for pair, at in zip(found, where, strict=True) if at == device], strict=True)
             if mark:
                 sums, lengths = bit_digests(tensors), [16] * len(names)
             else:
@@ -221,13 +220,13 @@ def marked_alike(first: Any, second: Any) -> bool:
     return str(first).startswith(MARK) == str(second).startswith(MARK)
 
 
-def stored_tensors(model: nn.Module, modules: list[nn.Module]) -> list[tuple[str, Tensor]]:
+def stored_tensors(model: nn.Module, parts: Parts) -> list[tuple[str, Tensor]]:
     """Return a model's parameters and buffers, and what else its state holds, such as packed weights, by name."""
     found: dict[str, Any] = {}
     known: set[str] = set()
     once: set[int] = set()  # modules and parameters that have been met: one that is shared counts under its first name
     named = prefixed_modules(model)
-    state = state_besides_parameters(model, named, modules)
+    state = state_besides_parameters(model, named, parts)
     for begin, module in named:
         if module._parameters:
             for name, parameter in module._parameters.items():
@@ -268,16 +267,14 @@ def prefixed_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
-def state_besides_parameters(
-    model: nn.Module, named: list[tuple[str, nn.Module]], modules: list[nn.Module]
-) -> dict[str, Any]:
+def state_besides_parameters(model: nn.Module, named: list[tuple[str, nn.Module]], parts: Parts) -> dict[str, Any]:
     """Return what a model's state holds, as `torch.nn.Module.state_dict` says, besides its parameters.
 
     Modules that pack their weights are not asked for it: on a CPU, 4-bit layers of bitsandbytes pack them in their
     first pass. Asked for their state, they unpack them wrongly (0.50.2), and the model is lost. Neither is a model of
     which all is known, since that is slow.
     """
-    if keeps_no_more(modules):
+    if keeps_no_more(parts):
         holders = [(begin, m) for begin, m in named if m._buffers]
         buffers = [(begin, *pair, m._non_persistent_buffers_set) for begin, m in holders for pair in m._buffers.items()]
         return {begin + name: x for begin, name, x, left_out in buffers if x is not None and name not in left_out}
@@ -292,12 +289,12 @@ def state_besides_parameters(
     return {name: value for name, value in state.items() if name not in parameters}
 
 
-def keeps_no_more(modules: list[nn.Module]) -> bool:
-    """Return whether modules' state is their plain parameters and buffers, as far as classes and hooks tell."""
-    said = list(map(vars, modules))
+def keeps_no_more(parts: Parts) -> bool:
+    """Return whether a model's state is its plain parameters and buffers, as far as classes and hooks tell."""
+    said = list(map(vars, parts.modules))
     return (
-        set(map(type, parameters_of(modules))) <= {nn.Parameter}
-        and all(map(saves_plainly, set(map(type, modules))))
+        set(map(type, parts.parameters)) <= {nn.Parameter}
+        and all(map(saves_plainly, set(map(type, parts.modules))))
         and not any([d["_state_dict_hooks"] or d["_state_dict_pre_hooks"] for d in said])
         and not any([name in d for name in SAVING for d in said])
     )

@@ -347,8 +347,8 @@ def profile(
     if wanted is not None and any(len(positions) > 1 for positions in queries):
         raise InputError("answers: give one query for each prompt, the one that they follow")
     capture = Capture(model)
-    check_prompts(texts, model, tokenizer, capture.modules)
-    identity = functools.cache(lambda: begin_identity(model, capture.modules))
+    check_prompts(texts, model, tokenizer, capture.parts.modules)
+    identity = functools.cache(lambda: begin_identity(model, capture.parts))
     # What has nothing to do with scores is made while a device is busy.
     whole_prompts = functools.cache(lambda: prompts_table(texts, queries, spans))
     whole_inputs = functools.cache(lambda: inputs_table([text.ids for text in texts], spans, holds))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import possym
+from possym.capture.model_state import Parts
 from possym.errors import InputError, PossymError, ResultsError
 from possym.kv_cache import keep
 from possym.profiling import Profile, scoring, shards
@@ -273,7 +274,7 @@ def hooked():
 @pytest.mark.parametrize("make", [shared_parts, hooked, lambda: Extra(2, 2), lambda: families.build("gemma2")])
 def test_the_state_of_a_model_is_what_the_model_says(make):
     model = make()
-    ours, theirs = state_besides_parameters(model, prefixed_modules(model), [*model.modules()]), model.state_dict()
+    ours, theirs = state_besides_parameters(model, prefixed_modules(model), Parts(model)), model.state_dict()
     assert ours.keys() == theirs.keys() - {name for name, _ in model.named_parameters(remove_duplicate=False)}
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
