@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from possym.capture.model_state import recorded
 from possym.errors import InputError, UnsupportedModelError
 
 
@@ -89,7 +90,8 @@ class AttentionCall:
         if key not in memory:
             if len(memory) >= 48:
                 memory.clear()
-            memory[key] = make(), sources  # kept, so that no other object gets one's id
+            with recorded():
+                memory[key] = make(), sources  # kept, so that no other object gets one's id
         return memory[key][0]
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from possym.capture.attention_call import AttentionCall, on_device
 from possym.capture.hooks import attached
 from possym.capture.layer_inputs import LayerInputs, Reading, merge_layers, read_layer
-from possym.capture.model_state import Parts, asked_once, attends, check_model, plainly, settled, unrecorded
+from possym.capture.model_state import Parts, asked_once, attends, check_model, plainly, recorded, settled, unrecorded
 from possym.capture.probe import PROBE_LENGTH, Layer, check_attention, check_length, coverage, fingerprint, probe_layer
 from possym.capture.rope_layout import distance
 from possym.errors import InputError, UnsupportedModelError, to_int
@@ -198,11 +198,6 @@ class Capture:
             numbers = 0
 
         def on_call(call: AttentionCall) -> None:
-            # What is kept is handed on, perhaps to who differentiates it.
-            with torch.inference_mode(False), torch.no_grad():
-                keep(call)
-
-        def keep(call: AttentionCall) -> None:
             nonlocal numbers
             check_length(call, length, name)
             if layers is not None and call.layer not in layers:
@@ -217,7 +212,8 @@ class Capture:
             numbers += more
             full = numbers + more > TOGETHER * (4 if one.key.is_cuda else 1)
             if not together or one.replayed is not None or full:
-                hand_over()
+                with recorded():
+                    hand_over()
 
         with unrecorded(self.parts.modules), attached(self.model, on_call, self.parts), plainly():
             output, head = self.call_model(tokens, positions)

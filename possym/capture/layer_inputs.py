@@ -17,6 +17,7 @@ from torch import Tensor
 
 from possym import kernels
 from possym.capture.attention_call import AttentionCall, on_device
+from possym.capture.model_state import recorded
 from possym.capture.probe import Layer
 from possym.capture.rope_layout import RopeLayout, plane_tables, table_angles, turned_back, turns_back
 from possym.capture.sampled_swaps import sampled_scores
@@ -471,10 +472,11 @@ def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> R
     queries = call.query.index_select(2, shared.positions)  # a copy: a view would keep all queries
     replayed = None
     if found.method == "replay":
-        replayed = [
-            replayed_logits(call, query.float() * call.scale * found.factor, [*keys.tolist(), position])
-            for query, keys, position in zip(queries.unbind(2), shared.moved, positions, strict=True)
-        ]
+        with recorded():
+            replayed = [
+                replayed_logits(call, query.float() * call.scale * found.factor, [*keys.tolist(), position])
+                for query, keys, position in zip(queries.unbind(2), shared.moved, positions, strict=True)
+            ]
     return Reading(
         layer=call.layer,
         queries=queries,
@@ -482,7 +484,7 @@ def read_layer(call: AttentionCall, found: Layer, positions: Sequence[int]) -> R
         shared=shared,
         scale=float(call.scale) * found.factor,
         softcap=call.options.get("softcap"),
-        sinks=call.options["s_aux"].detach().float() if found.sinks else None,
+        sinks=call.options["s_aux"].detach() if found.sinks else None,
         replayed=replayed,
         pass_index=call.pass_index,
     )
@@ -533,7 +535,7 @@ def merge_layers(readings: list[Reading], positions: Sequence[int]) -> tuple[lis
             reads_itself=shared.reads_itself[number],
             scale=first.scale,
             softcap=first.softcap,
-            sinks=first.sinks,
+            sinks=None if first.sinks is None else first.sinks.float(),
             replayed=None if first.replayed is None else first.replayed[number],
             pass_index=first.pass_index,
             in_bfloat16=in_bfloat16,

@@ -182,8 +182,20 @@ def unrecorded(modules: list[nn.Module]) -> AbstractContextManager:
     ...     torch.ones(1).is_inference()
     True
     """
-    heard = any([module._forward_hooks or module._forward_pre_hooks for module in modules])
+    heard = any(any(map(operator.attrgetter(name), modules)) for name in ("_forward_hooks", "_forward_pre_hooks"))
     return nullcontext() if heard else torch.inference_mode()
+
+
+@contextmanager
+def recorded() -> Iterator[None]:
+    """Compute without gradients what is handed on, perhaps to who differentiates it, though the rest is `unrecorded`.
+
+    >>> with unrecorded([]), recorded():
+    ...     torch.ones(1).is_inference()
+    False
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 @contextmanager

@@ -184,7 +184,8 @@ def check_prompts(
     # To ask a module for what it has not is slow.
     name = "embed_positions"
     modules = modules_of(model) if modules is None else modules
-    tables = [place[name] for m in modules for place in (vars(m), m._buffers, m._parameters) if name in place]
+    places = [place for m in map(vars, modules) for place in (m, m["_buffers"], m["_parameters"])]
+    tables = [place[name] for place in places if name in place]
     last = min((len(table) for table in tables if isinstance(table, Tensor) and table.ndim == 2), default=None)
     is_batch = len(prompts) > 1 and len({len(prompt.ids) for prompt in prompts}) == 1
     for number, prompt in enumerate(prompts):
