@@ -78,6 +78,7 @@ def blocks_of_float32(
     """Return what `blocks` does, with products of float32 on tensor cores."""
     E, B, T, C = x.shape
     entries, outputs, seconds = map(float32_products.split, (weights.entry, weights.attention, weights.mlp))
+    reaches = float32_products.reaches(entries, weights.entry_bias)
     # Where queries and keys are kept, they stay where they are written.
     products = x.new_empty(len(entries) if watch else 1, E, B, T, 3 * C)
     if watch:
@@ -93,5 +94,5 @@ def blocks_of_float32(
         fused.launch_mixing(product, None, *turns, None, heads, 0.0, False, precision, mixed, None)
         if last and cut:
             x, mixed = (each[:, :, -1:].contiguous() for each in (x, mixed))
-        float32_products.leave(x, mixed, output, entry, bias, second, weights.mlp_bias[:, layer])
+        float32_products.leave(x, mixed, reaches[layer], output, entry, bias, second, weights.mlp_bias[:, layer])
     return x

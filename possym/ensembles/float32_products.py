@@ -1,7 +1,7 @@
 """A block's products of float32 with weights on tensor cores, as near to float64 as those of float32 units.
 
 - `split` describes a weight as a sum of two numbers of float16, which tensor cores multiply without loss. Kernels do so
-  with rows, each scaled by its own power of two, and add three products.
+  with rows, scaled by a power of two, each by its own or all by one that a bound tells, and add three products.
 - `enter` norms rows of the residual stream and multiplies them: keys, values and queries.
 - `leave` adds to the stream what attention and MLP bring: the MLP's inner values are never stored.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from possym.ensembles.gelu import gelu_and_slope
+from possym.ensembles.gelu import gelu_of
 from possym.kernels import device_context, halves, jit, scale_of, tl, triton
 
 if triton is not None:
@@ -40,12 +40,11 @@ def split(weight: Tensor) -> list[Split]:
 
 
 @jit
-def row_halves(x):
-    """Split rows into two numbers of float16, scaled; return these and each row's unit."""
-    scale, unit = scale_of(tl.max(tl.abs(x), 1))
-    x *= scale[:, None]
+def halves_of(x, scale):
+    """Split numbers, scaled, into two of float16 each."""
+    x *= scale
     high = x.to(tl.float16)
-    return high, (x - high.to(tl.float32)).to(tl.float16), unit[:, None]
+    return high, (x - high.to(tl.float32)).to(tl.float16)
 
 
 @jit
@@ -71,9 +70,11 @@ def rows_of_member(each, across, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 @jit
 def normed_halves(x, there, across):
-    """Return `row_halves` of rows' LayerNorm without gain and bias."""
+    """Return `halves_of` rows' LayerNorm without gain and bias, which is at most √C, and their unit."""
+    scale, unit = scale_of(tl.sqrt(across.to(tl.float32)))
     x = tl.where(there, x - tl.sum(x, 1)[:, None] / across, 0.0)
-    return row_halves(x * tl.rsqrt(tl.sum(x * x, 1) / across + 1e-5)[:, None])
+    high, low = halves_of(x * tl.rsqrt(tl.sum(x * x, 1) / across + 1e-5)[:, None], scale)
+    return high, low, unit
 
 
 @jit
@@ -97,7 +98,7 @@ def enter_kernel(
 
 @jit
 def leave_kernel(
-    x, mixed, output_high, output_low, output_most, first_high, first_low, first_most, first_bias,
+    x, mixed, reach, output_high, output_low, output_most, first_high, first_low, first_most, first_bias,
     second_high, second_low, second_most, second_bias, each, across, first, inner, first_step, second_step,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -106,16 +107,20 @@ def leave_kernel(
     The MLP's first weight is in the columns from ``first`` on.
     """
     member, _rows, k, place, inside = rows_of_member(each, across, ROWS, WIDTH)
-    high, low, unit = row_halves(tl.load(mixed + place, mask=inside, other=0.0))
+    mixture = tl.load(mixed + place, mask=inside, other=0.0)
+    scale, unit = scale_of(tl.max(tl.abs(mixture), 1))
+    high, low = halves_of(mixture, scale[:, None])
     _, unit_of_weight = scale_of(tl.load(output_most + member))
-    total = times(high, low, output_high, output_low, member, 0, 0, WIDTH, WIDTH) * (unit * unit_of_weight)
+    total = times(high, low, output_high, output_low, member, 0, 0, WIDTH, WIDTH) * (unit[:, None] * unit_of_weight)
     total += tl.load(second_bias + member * second_step + k, mask=k < across, other=0.0)[None, :]
     stream = tl.load(x + place, mask=inside, other=0.0)
     total += stream
     high, low, unit = normed_halves(stream, k[None, :] < across, across)
     _, unit_of_weight = scale_of(tl.load(first_most + member))
     unit *= unit_of_weight
-    _, unit_of_second = scale_of(tl.load(second_most + member))
+    scale, unit_of_active = scale_of(tl.load(reach + member))
+    _, unit_of_weight = scale_of(tl.load(second_most + member))
+    unit_of_active *= unit_of_weight
     first_bias += member * first_step + first
     hidden = times(high, low, first_high, first_low, member, 0, first, WIDTH, COLUMNS)
     for column in tl.range(0, inner, COLUMNS, num_stages=STAGES):
@@ -123,10 +128,9 @@ def leave_kernel(
         following = times(high, low, first_high, first_low, member, 0, first + column + COLUMNS, WIDTH, COLUMNS)
         columns = column + tl.arange(0, COLUMNS)
         added = tl.load(first_bias + columns, mask=columns < inner, other=0.0)[None, :]
-        active, _slope = gelu_and_slope(hidden * unit + added)
-        active_high, active_low, unit_of_active = row_halves(active)
+        active_high, active_low = halves_of(gelu_of(hidden * unit + added), scale)
         found = times(active_high, active_low, second_high, second_low, member, column, 0, COLUMNS, WIDTH)
-        total += found * (unit_of_active * unit_of_second)
+        total += found * unit_of_active
         hidden = following
     tl.store(x + place, total, mask=inside)
 
@@ -134,6 +138,12 @@ def leave_kernel(
 def parts(weight: Split, depth: int, columns: int) -> tuple:
     """Return a weight as the kernels take it, that many terms and columns of it at a time."""
     return *(TensorDescriptor.from_tensor(part, [1, depth, columns]) for part in weight[:2]), weight.most
+
+
+def reaches(weights: list[Split], bias: Tensor) -> Tensor:
+    """Return (L, E) what no value of a block's first product can exceed in size; ``bias`` is (E, L, N)."""
+    most = torch.stack([weight.most for weight in weights])
+    return weights[0].high.shape[1] * most + torch.linalg.vector_norm(bias, torch.inf, 2).T
 
 
 def enter(x: Tensor, weight: Split, bias: Tensor, product: Tensor) -> None:
@@ -155,13 +165,21 @@ def enter(x: Tensor, weight: Split, bias: Tensor, product: Tensor) -> None:
 
 
 def leave(
-    x: Tensor, mixed: Tensor, output: Split, first: Split, first_bias: Tensor, second: Split, second_bias: Tensor
+    x: Tensor,
+    mixed: Tensor,
+    reach: Tensor,
+    output: Split,
+    first: Split,
+    first_bias: Tensor,
+    second: Split,
+    second_bias: Tensor,
 ) -> None:
     """Add to rows of the residual stream what a block's attention and MLP bring.
 
     Args:
         x: (E, B, T, C), in one piece.
         mixed: what attention mixes, like ``x``.
+        reach: (E,) what the MLP's inner values do not exceed in size, see `reaches`.
         output: attention's weight (E, C, C).
         first, first_bias: (E, C, N) and (E, N), whose last I columns are the MLP's.
         second, second_bias: (E, I, C) and (E, C).
@@ -170,7 +188,7 @@ def leave(
     width, inner = triton.next_power_of_2(C), second.high.shape[1]
     with device_context(x):
         leave_kernel[(E * triton.cdiv(B * T, rows),)](
-            x, mixed, *parts(output, width, width), *parts(first, width, columns), first_bias,
+            x, mixed, reach, *parts(output, width, width), *parts(first, width, columns), first_bias,
             *parts(second, columns, width), second_bias, B * T, C, first_bias.shape[1] - inner, inner,
             first_bias.stride(0), second_bias.stride(0),
             ROWS=rows, COLUMNS=columns, WIDTH=width, STAGES=stages, num_warps=warps,

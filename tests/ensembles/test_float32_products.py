@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from possym.ensembles.float32_products import enter, leave, split
+from possym.ensembles.float32_products import enter, leave, reaches, split
 from possym.kernels import takes_products, triton_available
 
 # Members, sequences, places, width and the MLP's width: one tile and several, columns that are whole tiles and not.
@@ -60,8 +60,9 @@ def test_what_leaves_a_block(drawn, E, B, T, C, inner):
         active = F.gelu(entering(x, first, bias))
         return x + times(mixed, output) + times(active, second) + second_bias[:, None, None]
 
-    found = x.clone()
-    leave(found, mixed, split(output)[1], split(first)[1], bias[:, 1], split(second)[1], second_bias[:, 1])
+    found, (_, reach) = x.clone(), reaches(split(first), bias)
+    assert (entering(x, first[:, 1], bias[:, 1]).abs().amax((1, 2, 3)) <= reach).all()
+    leave(found, mixed, reach, split(output)[1], split(first)[1], bias[:, 1], split(second)[1], second_bias[:, 1])
     mlp = first[:, 1, :, 3 * C :], bias[:, 1, 3 * C :], second[:, 1], second_bias[:, 1]
     compare(found, formula, x, mixed, output[:, 1], *mlp)
 
@@ -73,7 +74,8 @@ def test_zeros_stay_zeros_and_what_is_not_finite_stays_so(drawn):
     x[0, 0, 2, 3], x[0, 0, 3, 3] = float("inf"), float("nan")
     product, none = torch.empty_like(x).repeat(1, 1, 1, 3), weight.new_zeros(1, 224)
     enter(x, *split(weight), none, product)
-    leave(x, x.clone(), *split(weight[..., :64]), *split(weight), none, *split(weight[..., :32, :64]), none)
+    output, second, reach = weight[..., :64], weight[..., :32, :64], none[:, 0] + 9
+    leave(x, x.clone(), reach, *split(output), *split(weight), none, *split(second), none)
     for found in (product, x):
         assert found[0, 0, 1].eq(0).all()
         assert found[0, 0, [2, 3]].isnan().all() and found[0, 0, [0, 4]].isfinite().all()
