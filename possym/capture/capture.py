@@ -104,7 +104,7 @@ class Capture:
                 "ALiBi, or none). possym reads models with rotary position embedding (RoPE)"
             )
         _probed[model] = marks, self.layers, self.coverage.copy(), self.compared
-        self.marks = marks
+        self.marks, self.parts = marks, Parts(model)  # a first pass may put other parameters in place, packed ones
 
     def run(
         self,

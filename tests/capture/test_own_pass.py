@@ -268,6 +268,26 @@ def test_inference_mode_changes_nothing(made, read):
         torch.testing.assert_close(inputs.relocated_logits(), expected[layer].relocated_logits())
 
 
+@pytest.mark.parametrize("family", ["llama dynamic", "gemma2", "gpt_oss", "falcon"])
+def test_what_a_pass_hands_on_may_be_differentiated(family):
+    model, found = families.build(family), []
+    logits = Capture(model).run(families.tokens(), found.append, query=[3, 5])
+    given = [x for inputs in found for x in vars(inputs).values() if isinstance(x, torch.Tensor)]
+    assert len(given) > 6 and not any(x.is_inference() or x.requires_grad for x in (logits, *given))
+
+
+def test_a_pass_is_in_inference_mode_unless_a_hook_may_keep_what_it_is_given():
+    model, outputs, modes = families.build("llama"), [], []
+    own = model.model.norm.forward
+    model.model.norm.forward = lambda x: modes.append(torch.is_inference_mode_enabled()) or own(x)
+    capture = Capture(model)
+    modes.clear()
+    capture.read(families.tokens(), lambda inputs: None, [5], None, True)
+    with model.model.norm.register_forward_hook(lambda module, args, output: outputs.append(output)):
+        capture.read(families.tokens(), lambda inputs: None, [5], None, True)
+    assert modes == [True, False, False] and not outputs[0].is_inference()  # in between alone, which is compared
+
+
 COMPRESSED = dict(q_lora_rank=16, o_lora_rank=8, o_groups=2, num_key_value_heads=1)
 REFUSED = {
     "DeepseekV4": (
