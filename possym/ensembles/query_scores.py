@@ -71,15 +71,32 @@ def step_by_step(
 
 
 @jit
+def load_planes(start, stride, rows, there, planes, first, SIZE: tl.constexpr, HALF: tl.constexpr):
+    """Load both coordinates (ROWS, SIZE) of rows' planes from ``first`` on; rows that are not there hold zeros."""
+    start += rows[:, None] * stride
+    if HALF:
+        plane = first + tl.arange(0, SIZE)
+        inside = there[:, None] & (plane < planes)[None, :]
+        x = tl.load(start + plane[None, :], mask=inside, other=0.0)
+        y = tl.load(start + plane[None, :] + planes, mask=inside, other=0.0)
+    else:  # as they lie together, in half as many accesses
+        column = 2 * first + tl.arange(0, 2 * SIZE)
+        inside = there[:, None] & (column < 2 * planes)[None, :]
+        both = tl.load(start + column[None, :], mask=inside, other=0.0)
+        x, y = tl.split(both.reshape(rows.shape[0], SIZE, 2))
+    return x, y
+
+
+@jit
 def query_kernel(
-    queries, keys, cosines, sines, temperatures, found, heads, asked, length, planes, pair, scale,
+    queries, keys, cosines, sines, temperatures, found, heads, asked, length, planes, scale,
     query_group, query_head, query_row, key_group, key_head, key_row,
-    ROWS: tl.constexpr, SIZE: tl.constexpr, STEP: tl.constexpr, TEMPERATURES: tl.constexpr,
+    ROWS: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr, TEMPERATURES: tl.constexpr,
 ):  # fmt: skip
     """Write both scores of one head and query at each temperature, and the entropy of its attention.
 
-    Coordinates of a plane are ``pair`` apart, planes ``STEP``; cosines and sines (T, F) are those of distances.
-    Queries and keys lie in groups of ``heads``, as far apart as said.
+    Cosines and sines (T, F) are those of distances. Queries and keys lie in groups of ``heads``, as far apart as said.
+    ``HALF`` says whether planes pair dimensions k and k + D/2 rather than 2k and 2k + 1.
     """
     group = (tl.program_id(0) // asked // heads).to(tl.int64)
     head, index = (tl.program_id(0) // asked % heads).to(tl.int64), tl.program_id(0) % asked
@@ -89,28 +106,25 @@ def query_kernel(
     rows = tl.arange(0, ROWS)
     moved = rows < position
     relocated = tl.zeros((ROWS, ROWS), tl.float32)
-    products = tl.zeros((SIZE,), tl.float32)
+    products = tl.zeros((1, SIZE), tl.float32)
+    one = tl.arange(0, 1)
     for start in range(0, planes, SIZE):
+        query_x, query_y = load_planes(queries, 0, one, one == 0, planes, start, SIZE, HALF)
+        own_x, own_y = load_planes(keys + position * key_row, 0, one, one == 0, planes, start, SIZE, HALF)
+        key_x, key_y = load_planes(keys, key_row, rows, moved, planes, start, SIZE, HALF)
+        products += query_x * own_x
+        products += query_y * own_y
         plane = start + tl.arange(0, SIZE)
-        turning = plane < planes
-        inside = moved[:, None] & turning[None, :]
-        query_x = tl.load(queries + plane * STEP, mask=turning, other=0.0)
-        query_y = tl.load(queries + plane * STEP + pair, mask=turning, other=0.0)
-        own = keys + position * key_row + plane * STEP
-        products += query_x * tl.load(own, mask=turning, other=0.0)
-        products += query_y * tl.load(own + pair, mask=turning, other=0.0)
-        place = keys + rows[:, None] * key_row + plane[None, :] * STEP
-        key_x = tl.load(place, mask=inside, other=0.0)
-        key_y = tl.load(place + pair, mask=inside, other=0.0)
+        inside = moved[:, None] & (plane < planes)[None, :]
         turn = (position - rows)[:, None] * planes + plane[None, :]
         cos = tl.load(cosines + turn, mask=inside, other=0.0)
         sin = tl.load(sines + turn, mask=inside, other=0.0)
-        along = key_x * query_x[None, :] + key_y * query_y[None, :]
-        across = key_y * query_x[None, :] - key_x * query_y[None, :]
+        along = key_x * query_x + key_y * query_y
+        across = key_y * query_x - key_x * query_y
         relocated = tl.dot(along, tl.trans(cos), relocated, input_precision="tf32x3")
         relocated = tl.dot(across, tl.trans(sin), relocated, input_precision="tf32x3")
     relocated *= scale
-    own_logit = tl.sum(products, 0) * scale
+    own_logit = tl.sum(tl.sum(products, 1), 0) * scale
 
     logits = tl.sum(tl.where(rows[:, None] == rows[None, :], relocated, 0.0), 1)
     most = tl.maximum(tl.max(tl.where(moved, logits, -float("inf")), 0), own_logit)
@@ -174,14 +188,13 @@ def in_one_kernel(
     shape, columns = queries.shape[:-1], 2 * len(temperatures) + 1
     found = keys.new_empty(shape.numel(), columns)
     rows = max(16, triton.next_power_of_2(count - 1))
-    step, pair = (2, 1) if layout == "interleaved" else (1, planes)
     queries, keys = in_groups(queries), in_groups(keys)
     with device_context(keys):
         query_kernel[(len(found),)](
             queries, keys, *tables(count, numbers_of(frequencies), keys.device),
-            on_device(tuple(temperatures), keys.device), found, keys.shape[1], asked, count, planes, pair,
+            on_device(tuple(temperatures), keys.device), found, keys.shape[1], asked, count, planes,
             keys.shape[-1] ** -0.5, *queries.stride()[:3], *keys.stride()[:3],
-            ROWS=rows, SIZE=SIZE, STEP=step, TEMPERATURES=len(temperatures),
+            ROWS=rows, SIZE=SIZE, HALF=layout == "half", TEMPERATURES=len(temperatures),
             num_warps=WARPS * rows // 16,
         )  # fmt: skip
     found = found.T.view(columns, *shape)
