@@ -3,6 +3,7 @@
 - `norms` is `torch.linalg.vector_norm` of all gradients of a member, `update` the step of `torch.optim.AdamW` after
   each gradient is multiplied by its member's `clip_factor`. By kernels weights, both moments and the gradient are read
   once, and nothing between is stored.
+- Where a gradient's kernel left sums of squares with it (`possym.ensembles.squares`), the norm does not read it again.
 - Gradients may be slices of a wider tensor, as those of stacked weights are.
 - Nothing waits for the GPU, so a CUDA graph holds both.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from possym.ensembles import squares
 from possym.ensembles.branches import branch
 from possym.kernels import device_context, jit, tl, triton, triton_available
 
@@ -68,17 +70,18 @@ def norms(gradients: Sequence[Tensor]) -> Tensor:
     if not supported(gradients):
         each = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
         return torch.linalg.vector_norm(torch.stack(each), dim=0)
-    views = [as_rows(gradient) for gradient in gradients]
-    blocks = [triton.cdiv(rows[0].numel(), BLOCK) for rows in views]
-    members = len(views[0])
-    sums = views[0].new_empty(members * sum(blocks))
-    parts = [part.view(members, -1) for part in sums.split([members * number for number in blocks])]
+    views, found = [as_rows(gradient) for gradient in gradients], [squares.left(gradient) for gradient in gradients]
+    parts = [
+        rows.new_empty(len(rows), triton.cdiv(rows[0].numel(), BLOCK)) if sums is None else sums
+        for rows, sums in zip(views, found, strict=True)
+    ]
 
     def one(index: int) -> None:
-        rows = views[index]
-        squares_kernel[(blocks[index], members)](
-            rows, parts[index], rows[0].numel(), rows.stride(0), rows.stride(1), WIDTH=rows.shape[2], BLOCK=BLOCK
-        )
+        rows, sums = views[index], parts[index]
+        if found[index] is None:
+            squares_kernel[(sums.shape[1], len(rows))](
+                rows, sums, rows[0].numel(), rows.stride(0), rows.stride(1), WIDTH=rows.shape[2], BLOCK=BLOCK
+            )
 
     small_ones_beside(one, gradients)
     return torch.cat(parts, 1).sum(1).sqrt()

@@ -1,8 +1,8 @@
 """Weights of all layers as the products read them: what stands beside them multiplied in, in another dtype.
 
 - `folded` puts weights side by side, with the gain and bias of the norm before them; `scaled` takes one factor.
-- By kernels each weight is read once and written once, and so are gradients; where Triton does not run, torch takes
-  several steps.
+- By kernels each weight is read once and written once, and so are gradients, whose sums of squares are left with them
+  (`possym.ensembles.squares`); where Triton does not run, torch takes several steps.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from possym.ensembles import squares
 from possym.ensembles.branches import branch
 from possym.kernels import device_context, jit, tl, triton, triton_available
 
@@ -44,15 +45,16 @@ def fold_kernel(
 
 @jit
 def fold_gradient_kernel(
-    weight, gain, bias, asked, asked_moved, gradient, gains, biases, columns, whole,
+    weight, gain, bias, asked, asked_moved, gradient, gains, biases, squares, columns, whole,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of some columns of one layer's weight, and these columns' share of its gains' and bias's."""
+    """Write the gradient of some columns of one layer's weight, its squares' sum, and its gains' and bias's share."""
     layer = tl.program_id(1).to(tl.int64)
     part = tl.program_id(0) * tl.num_programs(1).to(tl.int64) * WIDTH
     n = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     here = n < columns
     above_moved = tl.load(asked_moved + layer * whole + n, mask=here, other=0.0)[None, :]
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for start in range(0, WIDTH, ROWS):
         rows = start + tl.arange(0, ROWS)
         there = rows < WIDTH
@@ -63,16 +65,21 @@ def fold_gradient_kernel(
         slope = above * tl.load(gain + row, mask=there, other=0.0)[:, None]
         slope += above_moved * tl.load(bias + row, mask=there, other=0.0)[:, None]
         tl.store(gradient + row[:, None] * columns + n[None, :], slope, mask=inside)
+        total += slope * slope
         tl.store(gains + part + row, tl.sum(above * w, 1), mask=there)
         tl.store(biases + part + row, tl.sum(above_moved * w, 1), mask=there)
+    tl.store(squares + layer * tl.num_programs(0) + tl.program_id(0), tl.sum(tl.sum(total, 0), 0))
 
 
 @jit
-def scale_kernel(x, y, length, factor, BLOCK: tl.constexpr):
-    """Write values times a factor in the dtype of ``y``."""
-    n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + n, mask=n < length, other=0.0).to(tl.float32)
-    tl.store(y + n, value * factor, mask=n < length)
+def scale_kernel(x, y, squares, length, factor, SQUARING: tl.constexpr, BLOCK: tl.constexpr):
+    """Write a block of one member's values times a factor in the dtype of ``y``, and the sum of their squares."""
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.program_id(1).to(tl.int64) * length + n
+    value = tl.load(x + place, mask=n < length, other=0.0).to(tl.float32) * factor
+    tl.store(y + place, value, mask=n < length)
+    if SQUARING:
+        tl.store(squares + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0), tl.sum(value * value, 0))
 
 
 class Scaled(torch.autograd.Function):
@@ -82,21 +89,22 @@ class Scaled(torch.autograd.Function):
     def forward(ctx, x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
         """Multiply and cast."""
         ctx.factor, ctx.dtype = factor, x.dtype
-        return times(x, factor, dtype)
+        return times(x, factor, dtype, squaring=False)
 
     @staticmethod
     def backward(ctx, asked: Tensor) -> tuple[Tensor, None, None]:
         """Multiply and cast back."""
-        return times(asked, ctx.factor, ctx.dtype), None, None
+        return times(asked, ctx.factor, ctx.dtype, squaring=True), None, None
 
 
-def times(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
-    """Return the product of x and a factor in float32, as ``dtype``."""
+def times(x: Tensor, factor: float, dtype: torch.dtype, squaring: bool) -> Tensor:
+    """Return the product of x (E, …) and a factor in float32, as ``dtype``, and leave the squares' sums if asked to."""
     x = x.contiguous()
-    y = torch.empty_like(x, dtype=dtype)
+    y, length = torch.empty_like(x, dtype=dtype), x[0].numel()
+    sums = x.new_empty(len(x), triton.cdiv(length, BLOCK), dtype=torch.float32)
     with device_context(x):
-        scale_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, y, x.numel(), factor, BLOCK=BLOCK)
-    return y
+        scale_kernel[(sums.shape[1], len(x))](x, y, sums, length, factor, SQUARING=squaring, BLOCK=BLOCK)
+    return squares.leave(y, sums) if squaring else y
 
 
 class Folded(torch.autograd.Function):
@@ -129,8 +137,9 @@ class Folded(torch.autograd.Function):
         asked, asked_moved = asked.contiguous(), asked_moved.contiguous()
         (E, L, C), whole = gain.shape, asked.shape[3]
         tiles = [triton.cdiv(weight.shape[3], COLUMNS) for weight in weights]
-        gains, biases = gain.new_empty(2, sum(tiles), E, L, C)
+        gains, biases = shares = gain.new_empty(2, sum(tiles), E, L, C)
         slopes = [torch.empty_like(weight) for weight in weights]
+        sums = [gain.new_empty(E, L * tile) for tile in tiles]
         firsts = [0, *itertools.accumulate(weight.shape[3] for weight in weights)]
         before = [0, *itertools.accumulate(tiles)]
 
@@ -138,11 +147,11 @@ class Folded(torch.autograd.Function):
             weight, first, tile = weights[index], firsts[index], before[index]
             fold_gradient_kernel[(tiles[index], E * L)](
                 weight, gain, bias, asked[..., first:], asked_moved[..., first:], slopes[index], gains[tile:],
-                biases[tile:], weight.shape[3], whole, WIDTH=C, ROWS=ROWS, COLUMNS=COLUMNS,
+                biases[tile:], sums[index], weight.shape[3], whole, WIDTH=C, ROWS=ROWS, COLUMNS=COLUMNS,
             )  # fmt: skip
 
         last_beside(one, weights)
-        return gains.sum(0), biases.sum(0), None, *slopes
+        return *shares.sum(1), None, *map(squares.leave, slopes, sums)
 
 
 def last_beside(function: Callable[[int], None], weights: Sequence[Tensor]) -> None:

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from possym.ensembles import adamw
+from possym.ensembles import adamw, squares
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 from possym.ensembles.schedule import TrainingConfig
 from possym.ensembles.token_table import TokenTable
@@ -32,6 +32,17 @@ def test_norms_are_those_of_all_gradients_of_a_member(device):
     given = gradients(0, device)
     together = torch.cat([each.double().flatten(1) for each in given], 1)
     torch.testing.assert_close(adamw.norms(given).double(), together.norm(dim=1), rtol=1e-6, atol=0)
+
+
+def test_norms_take_sums_of_squares_that_were_left_with_a_gradient_until_it_changes(device):
+    given = gradients(0, device)
+    expected = adamw.norms(given)
+    squares.leave(given[0], torch.full((3, 2), 1e6, device=device))
+    if adamw.supported(given):
+        with_them = (expected**2 - given[0].square().flatten(1).sum(1) + 2e6).sqrt()
+        torch.testing.assert_close(adamw.norms(given), with_them)
+    given[0].mul_(1)
+    torch.testing.assert_close(adamw.norms(given), expected)
 
 
 def test_steps_are_those_of_torch(device):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from possym.ensembles import folding
+from possym.ensembles import folding, squares
 from possym.ensembles.gptj import GPTJConfig, GPTJEnsemble
 
 
@@ -25,6 +25,9 @@ def test_values_and_gradients(device, dtype, width, columns):
     torch.testing.assert_close(found[0].float(), expected[0].float(), rtol=last_bit, atol=0)
     for ours, theirs in zip((found[1], *slopes), (expected[1], *exact_slopes), strict=True):
         assert (ours.double() - theirs).abs().max() <= 1e-6 * theirs.abs().max()
+    if folding.supported(given[0]):
+        for slope in slopes[2:]:
+            torch.testing.assert_close(squares.left(slope).sum(1), slope.square().flatten(1).sum(1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -39,6 +42,8 @@ def test_scaling(device, dtype):
     last_bit = 2**-7 if dtype == torch.bfloat16 else 2**-23
     torch.testing.assert_close(found.double(), 1.1 * weight.double(), rtol=last_bit, atol=0)
     torch.testing.assert_close(slope.double(), 1.1 * asked.double(), rtol=last_bit, atol=0)
+    if folding.supported(weight):
+        torch.testing.assert_close(squares.left(slope).sum(1), slope.square().flatten(1).sum(1))
 
 
 def test_a_model_is_the_same_with_and_without_the_kernels(device, monkeypatch):
