@@ -40,7 +40,7 @@ def blocks(
         precision: see `possym.ensembles.attention.attention_of_block`.
     """
     C, layers = x.shape[-1], weights.entry.shape[1]
-    fits = weights.entry.dtype == torch.float32 and C <= float32_products.WIDEST
+    fits = weights.entry.dtype == torch.float32 and C <= float32_products.WIDTH
     if fits and precision == "tf32x3" and takes_products(x.device):
         return blocks_of_float32(x, weights, turns, heads, cut, watch, precision)
     normed = torch.empty_like(x, dtype=weights.entry.dtype)

@@ -19,7 +19,7 @@ from possym.kernels import device_context, halves, jit, scale_of, tl, triton
 if triton is not None:
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-WIDEST = 128  # of the rows that kernels hold
+WIDTH = 128  # of the rows that kernels hold, narrower ones too: of fewer columns Triton 3.6 made wrong code
 # Tiles: rows, columns of the first product worked on at a time, warps and stages.
 ENTER, LEAVE = (128, 64, 8, 3), (64, 32, 4, 2)
 
@@ -156,11 +156,10 @@ def enter(x: Tensor, weight: Split, bias: Tensor, product: Tensor) -> None:
         product: (E, B, T, M) with M ≤ N, in one piece.
     """
     (E, B, T, C), (rows, columns, warps, stages) = x.shape, ENTER
-    width = triton.next_power_of_2(C)
     with device_context(x):
         enter_kernel[(E * triton.cdiv(B * T, rows),)](
-            x, *parts(weight, width, columns), bias, product, B * T, C, product.shape[3],
-            bias.stride(0), ROWS=rows, COLUMNS=columns, WIDTH=width, STAGES=stages, num_warps=warps,
+            x, *parts(weight, WIDTH, columns), bias, product, B * T, C, product.shape[3],
+            bias.stride(0), ROWS=rows, COLUMNS=columns, WIDTH=WIDTH, STAGES=stages, num_warps=warps,
         )  # fmt: skip
 
 
@@ -185,11 +184,11 @@ def leave(
         second, second_bias: (E, I, C) and (E, C).
     """
     (E, B, T, C), (rows, columns, warps, stages) = x.shape, LEAVE
-    width, inner = triton.next_power_of_2(C), second.high.shape[1]
+    inner = second.high.shape[1]
     with device_context(x):
         leave_kernel[(E * triton.cdiv(B * T, rows),)](
-            x, mixed, reach, *parts(output, width, width), *parts(first, width, columns), first_bias,
-            *parts(second, columns, width), second_bias, B * T, C, first_bias.shape[1] - inner, inner,
+            x, mixed, reach, *parts(output, WIDTH, WIDTH), *parts(first, WIDTH, columns), first_bias,
+            *parts(second, columns, WIDTH), second_bias, B * T, C, first_bias.shape[1] - inner, inner,
             first_bias.stride(0), second_bias.stride(0),
-            ROWS=rows, COLUMNS=columns, WIDTH=width, STAGES=stages, num_warps=warps,
+            ROWS=rows, COLUMNS=columns, WIDTH=WIDTH, STAGES=stages, num_warps=warps,
         )  # fmt: skip
