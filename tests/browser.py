@@ -115,6 +115,7 @@ NOTES = (
     "Cross reference target was not found",  # JupyterLab, which knows one page: of terms, sources and other chapters
     "Legacy syntax used for link target",
     "did not appear within 10000 ms",  # JupyterLab on a slow machine, of a cell that it scrolls to
+    " to activate.",  # JupyterLab on a slow machine, of its plugins
     "Log scale domain includes zero: [Infinity,-Infinity]",
 )
 
