@@ -4,6 +4,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -215,7 +216,9 @@ class Capture:
                 with recorded():
                     hand_over()
 
-        with unrecorded(self.parts.modules), attached(self.model, on_call, self.parts), plainly():
+        # What a model keeps from its first pass of a shape, such as longer tables, is for its training too.
+        mode = unrecorded(self.parts.modules) if shape in self.compared else nullcontext()
+        with mode, attached(self.model, on_call, self.parts), plainly():
             output, head = self.call_model(tokens, positions)
         with plainly():
             hand_over()
