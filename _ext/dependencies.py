@@ -6,13 +6,15 @@
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import NamedTuple
 
 import jupytext
+
+IMPORTING = ast.Import, ast.ImportFrom, ast.Call, ast.Attribute
 
 
 class Result(NamedTuple):
@@ -37,18 +39,27 @@ def files(code: Path, names: set[str]) -> set[Path]:
     found, waiting, seen = set(), set(names), set()
     while waiting:
         seen.add(name := waiting.pop())
-        source, parts = None, name.split(".")
-        for end, part in enumerate(parts, start=1):
-            path = code.joinpath(*parts[:end])
-            file = next((f for f in (path / "__init__.py", path.with_suffix(".py")) if f.is_file()), None)
-            if file is None:  # a name in the module before; one that is not bound there comes from __getattr__
-                if source and part not in source.bound and not part.startswith("__"):
-                    waiting |= source.lazy - seen
-                break
-            source = read(file, ".".join(parts[: end if file.name == "__init__.py" else end - 1]), code)
-            found |= {file} | source.data
-            waiting |= source.imports - seen
+        read_here, asked = reached(code, name)
+        found |= read_here
+        waiting |= asked - seen
     return found
+
+
+@cache
+def reached(code: Path, name: str) -> tuple[frozenset[Path], frozenset[str]]:
+    """The files that importing one name reads itself, and the names that these import."""
+    found, asked, source, parts = set(), set(), None, name.split(".")
+    for end, part in enumerate(parts, start=1):
+        path = code.joinpath(*parts[:end])
+        file = next((f for f in (path / "__init__.py", path.with_suffix(".py")) if f.is_file()), None)
+        if file is None:  # a name in the module before; one that is not bound there comes from __getattr__
+            if source and part not in source.bound and not part.startswith("__"):
+                asked |= source.lazy
+            break
+        source = read(file, ".".join(parts[: end if file.name == "__init__.py" else end - 1]), code)
+        found |= {file} | source.data
+        asked |= source.imports
+    return frozenset(found), frozenset(asked)
 
 
 @cache
@@ -58,25 +69,27 @@ def read(file: Path, package: str, code: Path) -> Source:
         tree = ast.parse(file.read_text(encoding="utf-8"), file)
     except SyntaxError:  # whoever imports it will say so
         return Source(frozenset(), frozenset(), frozenset(), frozenset())
-    late = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"]
-    now = [node for node in tree.body if node not in late]
-    bound = set()
+    late, now, bound = [], [], set()
     for node in tree.body:
+        inner = list(ast.walk(node))
+        (late if isinstance(node, ast.FunctionDef) and node.name == "__getattr__" else now).extend(inner)
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 bound.add(name)
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 bound |= {(alias.asname or alias.name).split(".")[0] for alias in names}
             case ast.Assign() | ast.AnnAssign():
-                bound |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-    data = named_files(tree, file.parent, code / "possym")
+                bound |= {name.id for name in inner if isinstance(name, ast.Name)}
+    data = named_files([*now, *late], file.parent, code / "possym")
     return Source(*(frozenset(names) for names in (imports(now, package), imports(late, package), bound, data)))
 
 
-def imports(nodes: list[ast.AST], package: str = "") -> set[str]:
-    """Every name of possym that code imports, or takes from ``possym`` itself."""
+def imports(nodes: Iterable[ast.AST], package: str = "") -> set[str]:
+    """Every name of possym that some nodes of code import, or take from ``possym`` itself."""
     found = set()
-    for node in (inner for outer in nodes for inner in ast.walk(outer)):
+    for node in nodes:
+        if not isinstance(node, IMPORTING):  # seldom: to match each node takes long
+            continue
         match node:
             case ast.Import(names=names):
                 found |= {alias.name for alias in names}
@@ -90,9 +103,9 @@ def imports(nodes: list[ast.AST], package: str = "") -> set[str]:
     return {name for name in found if name.split(".")[0] == "possym"}
 
 
-def named_files(tree: ast.AST, *folders: Path) -> set[Path]:
-    """The files below ``folders`` that code names in a string, such as ``"charts.css"``."""
-    words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+def named_files(nodes: Iterable[ast.AST], *folders: Path) -> set[Path]:
+    """The files below ``folders`` that some nodes of code name in a string, such as ``"charts.css"``."""
+    words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     short = {word for word in words if "." in word and len(word) < 200 and "\n" not in word}
     return {folder / word for folder in folders for word in short if (folder / word).is_file()}
 
@@ -100,10 +113,10 @@ def named_files(tree: ast.AST, *folders: Path) -> set[Path]:
 def chapter_files(code: Path, chapter: Path) -> set[Path]:
     """The files of possym that a chapter imports, and the stored measurements that it names."""
     try:
-        tree = ast.parse("\n".join(cells(chapter)))
+        nodes = list(ast.walk(ast.parse("\n".join(cells(chapter)))))
     except SyntaxError:  # such as a magic: nobody knows what it reads
         return {path for path in code.glob("possym/**/*") if path.is_file() and "__pycache__" not in path.parts}
-    return files(code, imports([tree])) | {path for path in named_files(tree, Path()) if path.parts[0] == "benchmarks"}
+    return files(code, imports(nodes)) | {path for path in named_files(nodes, Path()) if path.parts[0] == "benchmarks"}
 
 
 @cache
