@@ -217,7 +217,7 @@ class Capture:
                     hand_over()
 
         # What a model keeps from its first pass of a shape, such as longer tables, is for its training too.
-        mode = unrecorded(self.parts.modules) if shape in self.compared else nullcontext()
+        mode = unrecorded(self.parts) if shape in self.compared else nullcontext()
         with mode, attached(self.model, on_call, self.parts), plainly():
             output, head = self.call_model(tokens, positions)
         with plainly():

@@ -71,6 +71,8 @@ def modules_of(model: Any) -> list[nn.Module]:
 class Parts:
     """What a model is made of while it is profiled; its modules are walked through once for all who ask.
 
+    Tensors are not kept: others may take their place.
+
     >>> parts = Parts(nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
     >>> len(parts.modules), len(parts.parameters), parts.attention
     (3, 2, [])
@@ -79,14 +81,14 @@ class Parts:
     def __init__(self, model: Any):
         self.modules = modules_of(model)
 
-    @functools.cached_property
+    @property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters; one that two modules share is there twice."""
+        """The parameters as they are now; one that two modules share is there twice."""
         return [p for some in map(PARAMETERS, self.modules) if some for p in some.values() if p is not None]
 
-    @functools.cached_property
+    @property
     def buffers(self) -> list[torch.Tensor]:
-        """The buffers; one that two modules share is there twice."""
+        """The buffers as they are now; one that two modules share is there twice."""
         return [b for some in map(BUFFERS, self.modules) if some for b in some.values() if b is not None]
 
     @functools.cached_property
@@ -173,24 +175,45 @@ def plainly() -> Iterator[None]:
         yield
 
 
-def unrecorded(modules: list[nn.Module]) -> AbstractContextManager:
+def unrecorded(parts: Parts) -> AbstractContextManager:
     """Compute in inference mode, in which an operation takes a GPU's host less time than without gradients alone.
 
-    Not where a hook listens: it may keep what it is given, and what is made in that mode is never differentiated.
+    Not where a hook, a module or an attention function of others takes part: it may keep what it is given or makes,
+    and what is made in that mode is never differentiated.
 
-    >>> with unrecorded([nn.Linear(1, 1)]):
+    >>> with unrecorded(Parts(nn.Linear(1, 1))):
     ...     torch.ones(1).is_inference()
     True
     """
-    heard = any(any(map(operator.attrgetter(name), modules)) for name in ("_forward_hooks", "_forward_pre_hooks"))
-    return nullcontext() if heard else torch.inference_mode()
+    hooks, own = ("_forward_hooks", "_forward_pre_hooks"), parts.modules
+    heard = any(getattr(torch.nn.modules.module, f"_global{name}") for name in hooks)
+    heard = heard or any(any(map(operator.attrgetter(name), own)) for name in hooks)
+    replaced = any(["forward" in said for said in map(vars, own)])
+    plain = not heard and not replaced and all(map(keeps_nothing, {*map(type, own), *attending(parts)}))
+    return torch.inference_mode() if plain else nullcontext()
+
+
+@asked_once
+def keeps_nothing(of: Any) -> bool:
+    """Return whether a class or function is one of PyTorch or transformers, which keep nothing of a pass."""
+    return getattr(of, "__module__", "").partition(".")[0] in ("torch", "transformers")
+
+
+def attending(parts: Parts) -> set[Callable]:
+    """Return the functions by which parts of a model are set to attend, where they are registered."""
+    names = {config._attn_implementation for config in parts.configs.values()}
+    if not names:
+        return set()
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    return {ALL_ATTENTION_FUNCTIONS[name] for name in names & {*ALL_ATTENTION_FUNCTIONS}}
 
 
 @contextmanager
 def recorded() -> Iterator[None]:
     """Compute without gradients what is handed on, perhaps to who differentiates it, though the rest is `unrecorded`.
 
-    >>> with unrecorded([]), recorded():
+    >>> with unrecorded(Parts(None)), recorded():
     ...     torch.ones(1).is_inference()
     False
     """

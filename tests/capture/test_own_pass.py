@@ -1,8 +1,10 @@
 """The pass that is read is the model's own: its attention, its masks, its threads; and afterwards it is as it was."""
 
+import functools
 import signal
 import sys
 import threading
+import weakref
 
 import pandas as pd
 import pytest
@@ -276,18 +278,57 @@ def test_what_a_pass_hands_on_may_be_differentiated(family):
     assert len(given) > 6 and not any(x.is_inference() or x.requires_grad for x in (logits, *given))
 
 
-def test_a_pass_is_in_inference_mode_unless_a_hook_may_keep_what_it_is_given():
+def test_a_pass_is_in_inference_mode_unless_a_hook_may_keep_what_it_is_given(monkeypatch):
     model, outputs, modes = families.build("llama"), [], []
-    own = model.model.norm.forward
-    model.model.norm.forward = lambda x: modes.append(torch.is_inference_mode_enabled()) or own(x)
+    kind = type(model)
+    own = kind.forward
+
+    @functools.wraps(own)
+    def noting(*args, **given):
+        modes.append(torch.is_inference_mode_enabled())
+        return own(*args, **given)
+
+    monkeypatch.setattr(kind, "forward", noting)
     capture = Capture(model)
     modes.clear()
     for _ in range(2):
         capture.read(families.tokens(), lambda inputs: None, [5], None, True)
     with model.model.norm.register_forward_hook(lambda module, args, output: outputs.append(output)):
         capture.read(families.tokens(), lambda inputs: None, [5], None, True)
-    # The first pass of a shape and the one it is compared with, the second, and that with a hook.
-    assert modes == [False, False, True, False] and not outputs[0].is_inference()
+    with torch.nn.modules.module.register_module_forward_hook(lambda module, args, output: outputs.append(output)):
+        capture.read(families.tokens(), lambda inputs: None, [5], None, True)
+    # The first pass of a shape and the one it is compared with, the second, and those with a hook.
+    assert modes == [False, False, True, False, False]
+    assert not any(x.is_inference() for x in outputs if isinstance(x, torch.Tensor))
+
+
+class LastTables(torch.nn.Module):
+    """Keeps cosines and sines of the last prompt's length, out of sight of who looks for buffers."""
+
+    def __init__(self, own):
+        super().__init__()
+        self.own, self.kept = own, None
+
+    def forward(self, x, position_ids):
+        if self.kept is None or self.kept[0].shape[1] != position_ids.shape[1]:
+            self.kept = self.own(x, position_ids)
+        return self.kept
+
+
+def test_a_model_that_keeps_tables_of_its_last_prompt_trains_after_profiles():
+    model = make("Llama")
+    model.model.rotary_emb = LastTables(model.model.rotary_emb)
+    for count in (20, 12, 20):
+        possym.profile(model, families.tokens(count), progress=False)
+    model(families.tokens(20), labels=families.tokens(20)).loss.backward()
+
+
+def test_a_capture_that_is_kept_keeps_no_weights():
+    model = make("Llama")
+    kept = Capture(model)
+    before = weakref.ref(model.lm_head.weight)
+    model.load_state_dict({name: weight.clone() for name, weight in model.state_dict().items()}, assign=True)
+    assert before() is None and kept.layers
 
 
 class LongestTables(torch.nn.Module):
