@@ -78,7 +78,7 @@ def blocks_of_float32(
     """Return what `blocks` does, with products of float32 on tensor cores."""
     E, B, T, C = x.shape
     entries, outputs, seconds = map(float32_products.split, (weights.entry, weights.attention, weights.mlp))
-    reaches = float32_products.reaches(entries, weights.entry_bias)
+    reaches = float32_products.reaches(entries, weights.entry_bias[..., 3 * C :])
     # Where queries and keys are kept, they stay where they are written.
     products = x.new_empty(len(entries) if watch else 1, E, B, T, 3 * C)
     if watch:

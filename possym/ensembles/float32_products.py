@@ -141,9 +141,13 @@ def parts(weight: Split, depth: int, columns: int) -> tuple:
 
 
 def reaches(weights: list[Split], bias: Tensor) -> Tensor:
-    """Return (L, E) what no value of a block's first product can exceed in size; ``bias`` is (E, L, N)."""
+    """Return (L, E) what no GELU of a block's first product can exceed in size; ``bias`` (E, L, I) is the MLP's.
+
+    GELU is at most what it is taken of where that is above 0, and below 0 it is above -0.17.
+    """
     most = torch.stack([weight.most for weight in weights])
-    return weights[0].high.shape[1] * most + torch.linalg.vector_norm(bias, torch.inf, 2).T
+    below = torch.linalg.vector_norm(bias, torch.inf, 2).clamp(max=0.17)
+    return weights[0].high.shape[1] * most + torch.maximum(bias.amax(2), below).T
 
 
 def enter(x: Tensor, weight: Split, bias: Tensor, product: Tensor) -> None:
