@@ -104,7 +104,8 @@ def backward(
         torch.bmm(normed.flatten(1, 2).mT, rows, out=slopes[0][..., : 2 * C])
         torch.bmm(normed[:, :, -1].mT, last_rows, out=slopes[0][..., 2 * C :])
         biases.add_up(*sums, slopes[1], slopes[4])
-    above = (rows @ entry[..., : 2 * C].mT).view_as(normed)
+    above = torch.empty_like(normed)
+    torch.bmm(rows, entry[..., : 2 * C].mT, out=above.flatten(1, 2))  # in this dtype inside `torch.autocast` too
     above[:, :, -1].baddbmm_(last_rows, entry[..., 2 * C :].mT)
     behind.join(padded)
     return stream, above, [*room, *sums]

@@ -76,6 +76,24 @@ def test_a_model_is_the_same_with_and_without_the_kernels(device, all_positions,
         assert (ours - plain).abs().max() <= 1e-4 * plain.abs().max()
 
 
+def test_gradients_may_be_taken_inside_autocast(device):
+    if not triton_available(torch.device(device)):
+        return
+    model = GPTJEnsemble(GPTJConfig(20, layers=2, width=64, heads=2, init_std=0.3), [0, 1]).to(device)
+    tokens = torch.randint(20, (2, 4, 6), generator=torch.Generator().manual_seed(0)).to(device)
+
+    def slopes():
+        loss = model(tokens).square().sum()
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=inside):
+            return torch.autograd.grad(loss, list(model.parameters()))
+
+    inside = False
+    exact = slopes()
+    inside = True
+    for ours, plain in zip(slopes(), exact, strict=True):
+        assert (ours - plain).abs().max() <= 5e-2 * plain.abs().max()
+
+
 def test_sums_of_many_parts_are_added_up(device):
     if not triton_available(torch.device(device)):
         return
