@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from possym.ensembles import squares
 from possym.ensembles.branches import branch
@@ -92,6 +93,7 @@ class Scaled(torch.autograd.Function):
         return times(x, factor, dtype, squaring=False)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, asked: Tensor) -> tuple[Tensor, None, None]:
         """Multiply and cast back."""
         return times(asked, ctx.factor, ctx.dtype, squaring=True), None, None
@@ -131,6 +133,7 @@ class Folded(torch.autograd.Function):
         return product, moved
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, asked: Tensor, asked_moved: Tensor) -> tuple[Tensor | None, ...]:
         """Return gradients of gain, bias and weights."""
         gain, bias, *weights = ctx.saved_tensors

@@ -14,6 +14,8 @@ def leave(gradient: Tensor, sums: Tensor) -> Tensor:
 def left(gradient: Tensor) -> Tensor | None:
     """Return what `leave` left with a gradient, None where there is nothing, or where it was changed since.
 
+    A change that PyTorch does not count is not seen, such as one through ``gradient.data``.
+
     >>> import torch
     >>> gradient = leave(torch.ones(2, 3), torch.tensor([[3.0], [3.0]]))
     >>> left(gradient)

@@ -44,6 +44,10 @@ def test_scaling(device, dtype):
     torch.testing.assert_close(slope.double(), 1.1 * asked.double(), rtol=last_bit, atol=0)
     if folding.supported(weight):
         torch.testing.assert_close(squares.left(slope).sum(1), slope.square().flatten(1).sum(1))
+        again = folding.scaled(weight, 1.1, dtype)
+        (slope,) = torch.autograd.grad(again, weight, asked.requires_grad_(), create_graph=True)
+        with pytest.raises(RuntimeError, match="differentiate twice"):
+            slope.sum().backward()
 
 
 def test_a_model_is_the_same_with_and_without_the_kernels(device, monkeypatch):
