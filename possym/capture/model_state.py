@@ -185,11 +185,10 @@ def unrecorded(parts: Parts) -> AbstractContextManager:
     ...     torch.ones(1).is_inference()
     True
     """
-    hooks, own = ("_forward_hooks", "_forward_pre_hooks"), parts.modules
+    hooks, said = ("_forward_hooks", "_forward_pre_hooks"), map(vars, parts.modules)
     heard = any(getattr(torch.nn.modules.module, f"_global{name}") for name in hooks)
-    heard = heard or any(any(map(operator.attrgetter(name), own)) for name in hooks)
-    replaced = any(["forward" in said for said in map(vars, own)])
-    plain = not heard and not replaced and all(map(keeps_nothing, {*map(type, own), *attending(parts)}))
+    heard = heard or any([own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own for own in said])
+    plain = not heard and all(map(keeps_nothing, {*map(type, parts.modules), *attending(parts)}))
     return torch.inference_mode() if plain else nullcontext()
 
 
