@@ -127,12 +127,14 @@ def names_config(kind: type[nn.Module]) -> bool:
     return hasattr(kind, "config")
 
 
-def attention_functions(parts: Parts) -> tuple:
-    """Return which attention every part of a model is set to: its name, and which function is registered under it."""
+def attention_functions(parts: Parts) -> list[tuple[str, Callable | None]]:
+    """Return which attention every part of a model is set to: its name, and the function registered under it."""
+    if not parts.configs:
+        return []
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     names = [config._attn_implementation for config in parts.configs.values()]
-    return tuple((name, id(ALL_ATTENTION_FUNCTIONS.get(name))) for name in names)
+    return [(name, ALL_ATTENTION_FUNCTIONS.get(name)) for name in names]
 
 
 EAGER = re.compile(r"\w*eager\w*attention\w*")
@@ -188,7 +190,8 @@ def unrecorded(parts: Parts) -> AbstractContextManager:
     hooks, said = ("_forward_hooks", "_forward_pre_hooks"), map(vars, parts.modules)
     heard = any(getattr(torch.nn.modules.module, f"_global{name}") for name in hooks)
     heard = heard or any([own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own for own in said])
-    plain = not heard and all(map(keeps_nothing, {*map(type, parts.modules), *attending(parts)}))
+    functions = {function for _, function in attention_functions(parts) if function is not None}
+    plain = not heard and all(map(keeps_nothing, {*map(type, parts.modules), *functions}))
     return torch.inference_mode() if plain else nullcontext()
 
 
@@ -196,16 +199,6 @@ def unrecorded(parts: Parts) -> AbstractContextManager:
 def keeps_nothing(of: Any) -> bool:
     """Return whether a class or function is one of PyTorch or transformers, which keep nothing of a pass."""
     return getattr(of, "__module__", "").partition(".")[0] in ("torch", "transformers")
-
-
-def attending(parts: Parts) -> set[Callable]:
-    """Return the functions by which parts of a model are set to attend, where they are registered."""
-    names = {config._attn_implementation for config in parts.configs.values()}
-    if not names:
-        return set()
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    return {ALL_ATTENTION_FUNCTIONS[name] for name in names & {*ALL_ATTENTION_FUNCTIONS}}
 
 
 @contextmanager
