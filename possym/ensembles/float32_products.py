@@ -143,7 +143,7 @@ def parts(weight: Split, depth: int, columns: int) -> tuple:
 def reaches(weights: list[Split], bias: Tensor) -> Tensor:
     """Return (L, E) what no GELU of a block's first product can exceed in size; ``bias`` (E, L, I) is the MLP's.
 
-    GELU is at most what it is taken of where that is above 0, and below 0 it is above -0.17.
+    GELU is at most what it is taken of where that is above 0, and below 0 it is above −0.17.
     """
     most = torch.stack([weight.most for weight in weights])
     below = torch.linalg.vector_norm(bias, torch.inf, 2).clamp(max=0.17)
