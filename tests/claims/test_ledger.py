@@ -14,6 +14,7 @@ from possym import claims
 from possym.charts.typography import typeset
 from possym.claims import CLAIMS, COUNTED, INTERVALS, KINDS, VERDICTS, figures
 from possym.claims.figures import FIGURES
+from possym.claims.rows import measure
 from possym.errors import InputError, ResultsError
 from possym.experiments.claim import OWN, Claim, Measurement, judge
 from possym.experiments.generality import claims as generality
@@ -68,6 +69,26 @@ def test_models_out_of_reach_have_no_numbers_of_ours():
 def test_stored_results_give_the_verdicts_and_numbers_that_are_written_down(room):
     """Changed on purpose? python tests/claims/stored_numbers.py writes them anew."""
     assert stored_numbers.numbers(room) == json.loads(stored_numbers.FILE.read_text())[room]
+
+
+def test_intervals_that_are_compared_are_those_that_are_printed():
+    compared = 0
+    for claim in CLAIMS:
+        if claim.study is None:
+            continue
+        found = measure(claim, {})
+        for value, low, high, _ in found.estimates:
+            assert low <= value <= high or value != value, claim.id
+        ranges = re.findall(r"([−+]?[\d,.]*\d)\xa0?(%?) to ([−+]?[\d,.]*\d)\xa0?(%?)", found.interval)
+        if len(ranges) != len(found.estimates) or re.search(r"\d of \d", found.measured):
+            continue  # what is printed is the range of something else, beside a share
+        for (low, _, high, percent), estimate in zip(ranges, found.estimates, strict=True):
+            scale = 100 if percent else 1
+            for text, end in ((low, estimate.low), (high, estimate.high)):
+                printed, digits = float(text.replace(",", "").replace("−", "-")), len(text.partition(".")[2])
+                assert abs(printed - scale * end) <= 0.51 / 10**digits, (claim.id, text, end)
+                compared += 1
+    assert compared > 40
 
 
 def test_there_are_claims_enough():
