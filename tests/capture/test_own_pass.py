@@ -278,28 +278,58 @@ def test_what_a_pass_hands_on_may_be_differentiated(family):
     assert len(given) > 6 and not any(x.is_inference() or x.requires_grad for x in (logits, *given))
 
 
-def test_a_pass_is_in_inference_mode_unless_a_hook_may_keep_what_it_is_given(monkeypatch):
-    model, outputs, modes = families.build("llama"), [], []
-    kind = type(model)
-    own = kind.forward
+@pytest.fixture
+def modes(monkeypatch):
+    """Whether each pass of a Llama so far was in inference mode, the newest last."""
+    found, own = [], modeling_llama.LlamaForCausalLM.forward
 
     @functools.wraps(own)
     def noting(*args, **given):
-        modes.append(torch.is_inference_mode_enabled())
+        found.append(torch.is_inference_mode_enabled())
         return own(*args, **given)
 
-    monkeypatch.setattr(kind, "forward", noting)
+    monkeypatch.setattr(modeling_llama.LlamaForCausalLM, "forward", noting)
+    return found
+
+
+def read(capture, times=1):
+    for _ in range(times):
+        capture.read(families.tokens(), lambda inputs: None, [5], None, True)
+
+
+def test_a_pass_is_in_inference_mode_unless_a_hook_may_keep_what_it_is_given(modes):
+    model, outputs = families.build("llama"), []
     capture = Capture(model)
     modes.clear()
-    for _ in range(2):
-        capture.read(families.tokens(), lambda inputs: None, [5], None, True)
+    read(capture, times=2)
     with model.model.norm.register_forward_hook(lambda module, args, output: outputs.append(output)):
-        capture.read(families.tokens(), lambda inputs: None, [5], None, True)
+        read(capture)
     with torch.nn.modules.module.register_module_forward_hook(lambda module, args, output: outputs.append(output)):
-        capture.read(families.tokens(), lambda inputs: None, [5], None, True)
+        read(capture)
     # The first pass of a shape and the one it is compared with, the second, and those with a hook.
     assert modes == [False, False, True, False, False]
     assert not any(x.is_inference() for x in outputs if isinstance(x, torch.Tensor))
+
+
+def test_or_an_attention_function_or_a_forward_of_others_may(register, modes):
+    outputs = []
+
+    def keeping(module, query, key, value, mask, scaling=None, **options):
+        outputs.append(query)
+        return thrice_by_hand(module, query, key, value, mask, scaling=scaling, **options)
+
+    register(keeping)
+    attending, replaced = (families.build("llama") for _ in range(2))
+    attending.set_attn_implementation("keeping")
+    norm = replaced.model.norm
+    norm.forward = lambda hidden: outputs.append(hidden) or type(norm).forward(norm, hidden)
+    for model in (attending, replaced):
+        outputs.clear()
+        read(Capture(model), times=2)
+        assert modes[-1] is False
+        assert outputs and not any(x.is_inference() for x in outputs)
+    read(Capture(families.build("llama")), times=2)
+    assert modes[-1] is True
 
 
 class LastTables(torch.nn.Module):
