@@ -1,5 +1,6 @@
 """The order of the tests, how many run at once, and the devices that they run on."""
 
+import gc
 import os
 
 import pytest
@@ -27,6 +28,11 @@ def pytest_collection_modifyitems(items):
         return 0 if item.get_closest_marker("book") else 1 if item.path.name in STARTING else 2
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish():
+    """What is imported by now stays to the end: the garbage collector need not go through it again and again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
