@@ -16,7 +16,8 @@ LOOKS = """color backgroundColor backgroundImage opacity fontSize fontWeight tex
 MARK = """looks => {
   const kinds = new Map(), kindOf = new Map(), seen = new Set();
   for (const element of document.querySelectorAll("*")) {
-    const style = getComputedStyle(element), own = [element.localName, element.getAttribute("class")];
+    const style = getComputedStyle(element), names = element.getAttribute("class")?.replace(/\\brow\\d+\\b/, "");
+    const own = [element.localName, names];  // pandas names the rows of a table by their numbers
     const key = [kindOf.get(element.parentElement), ...own, ...looks.map(name => style[name])].join("|");
     if (!kinds.has(key)) kinds.set(key, kinds.size);
     const kind = kinds.get(key);
@@ -31,6 +32,27 @@ MARK = """looks => {
   axe.configure({rules: [{id: "color-contrast", selector: "[data-judged]"},
     {id: "link-in-text-block", selector: "a[href][data-judged]"}]});
 }"""
+# Most elements of a page are marks of charts, and axe-core takes longest to find what lies around an element. Of parts
+# of a chart that stand side by side and are alike in all but their numbers and words, only the first stays meanwhile.
+TAKE_OUT = """() => {
+  const taken = [], telling = /^(role|class|tabindex|aria-(?!label$))/;  // of any other it matters whether it is empty
+  const said = ({ name, value }) => name + (telling.test(name) ? value : !!value.trim());
+  const alike = whole => {
+    const seen = new Set();
+    for (const part of [...whole.children]) {
+      const key = [part.localName, ...[...part.attributes].map(said), alike(part)].join("|");
+      if (seen.has(key)) {
+        taken.push([whole, part, part.nextSibling]);
+        part.remove();
+      }
+      seen.add(key);
+    }
+    return [...seen].join();
+  };
+  document.querySelectorAll("figure.possym-chart svg.marks").forEach(alike);
+  return taken;
+}"""
+PUT_BACK = "taken => taken.reverse().forEach(([whole, part, next]) => whole.insertBefore(part, next))"
 FINDINGS = """({only, without}) => axe.run(document, {resultTypes: ["violations"], preload: false,
   ...only.length && {runOnly: only}, rules: Object.fromEntries(without.map(rule => [rule, {enabled: false}]))})
   .then(found => found.violations.flatMap(rule =>
@@ -104,9 +126,13 @@ class Visit:
 
     def findings(self, *rules: str, without: tuple[str, ...] = ()) -> list[str]:
         """What axe-core finds wrong with the page, by all its rules or by these, but not by those ``without``."""
-        self.page.evaluate(AXE)
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate(AXE)
+        taken = self.page.evaluate_handle(TAKE_OUT)
         self.page.evaluate(MARK, LOOKS)
-        return self.page.evaluate(FINDINGS, {"only": rules, "without": without})
+        found = self.page.evaluate(FINDINGS, {"only": rules, "without": without})
+        taken.evaluate(PUT_BACK)
+        return found
 
 
 NOTES = (
