@@ -24,7 +24,7 @@ DONE = """() => {
   const marks = cells.map(cell => cell.querySelector(".jp-InputPrompt")?.textContent ?? "");
   return cells.length > 2 && marks.every(mark => mark === "" || /\\[\\d+\\]/.test(mark));  // "": folded
 }"""
-SEEN = "document.querySelectorAll('.jp-MarkdownCell :is(h1, h2)').length"
+SEEN = "document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-MarkdownCell :is(h1, h2)').length"
 SHOWN = """() => [...document.querySelectorAll(".jupyter-widgets.widget-html, .jupyter-widgets-output-area")]
   .map(shown => shown.innerHTML).join()"""
 CHAPTERS = sorted(path.stem for path in ROOT.glob("chapters/*.md"))
@@ -73,17 +73,21 @@ def lab(smoke, shallow, start_lab, tmp_path_factory):
         yield address
 
 
-@pytest.mark.parametrize("chapter", [chapter for chapter in CHAPTERS if chapter not in WITH_CONTROLS])
-def test_a_chapter_without_controls_opens_in_jupyterlab(chapter, lab, visit):
-    """What its cells do and draw there, they do in `test_chapter_runs` and on the built pages, by the same scripts."""
+def test_chapters_without_controls_open_in_jupyterlab(lab, visit):
+    """Beside each other. What their cells do and draw there, they do in `test_chapter_runs` and on the built pages."""
+    first, *others = (chapter for chapter in CHAPTERS if chapter not in WITH_CONTROLS)
     with visit() as v:
-        v.open_in_lab(lab, chapter)
-        texts = [
-            cell.source for cell in jupytext.reads(TEXTS[chapter], "md:myst").cells if cell.cell_type == "markdown"
-        ]
-        headings = re.findall(r"^##? ", "\n".join(texts), re.MULTILINE)
-        v.page.wait_for_function(f"{SEEN} === {len(headings)}", timeout=60_000)
-        assert v.problems == []
+        v.open_in_lab(lab, first)
+        for chapter in [first, *others]:
+            v.page.locator(".jp-DirListing-item", has_text=f"{chapter}.md").dblclick()
+            v.page.get_by_role("tab", name=f"{chapter}.md", selected=True).wait_for(timeout=60_000)
+            texts = [
+                cell.source for cell in jupytext.reads(TEXTS[chapter], "md:myst").cells if cell.cell_type == "markdown"
+            ]
+            headings = re.findall(r"^##? ", "\n".join(texts), re.MULTILINE)
+            v.page.wait_for_function(f"{SEEN} === {len(headings)}", timeout=60_000)
+            v.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
+            assert v.problems == [], chapter
 
 
 @pytest.mark.parametrize("chapter", WITH_CONTROLS)
