@@ -174,27 +174,29 @@ def abilities(
     with attached(model, on_call):
         text = answers = answered = torch.full((1, 1), torch.nan)
         if all_texts:
-            text, _ = next_token(model, material.text)
-            answers, answered = next_token(model, material.bindings)
+            text, _ = next_tokens(capture, material.text, material.text.shape[1] - 1)
+            answers, answered = next_tokens(capture, material.bindings, 1)
         watched = True
-        losses, right = next_token(model, material.twice)
+        losses, right = next_tokens(capture, material.twice, half - 1)
     return (
         text.mean().item(),
-        losses[:, half:].mean().item(),
-        right[:, half:].double().mean().item(),
-        answered[:, -1].double().mean().item(),
-        -answers[:, -1].mean().item(),
+        losses.mean().item(),
+        right.double().mean().item(),
+        answered.double().mean().item(),
+        -answers.mean().item(),
         *(attended[kind] for kind in KINDS),
     )
 
 
-def next_token(model: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss (n, T − 1) of every next token, in nats, and whether it was the model's first choice."""
-    losses, right = [], []
-    for some in tokens.split(max(1, 4096 // tokens.shape[1])):
-        some = some.to(model.get_input_embeddings().weight.device)
+def next_tokens(capture: Capture, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the loss (n, count) of each of the last tokens, in nats, and whether it was the model's first choice."""
+    losses, right, length = [], [], tokens.shape[1]
+    for some in tokens.split(max(1, 4096 // length)):
+        some = some.to(capture.device)
         with torch.no_grad():
-            logits = model(some, use_cache=False).logits[:, :-1].float()
-        losses.append(torch.nn.functional.cross_entropy(logits.mT, some[:, 1:], reduction="none").cpu())
-        right.append((logits.argmax(-1) == some[:, 1:]).cpu())
+            output, _ = capture.call_model(some, range(length - 1 - count, length - 1))
+        logits, wanted = output.float(), some[:, -count:]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
+        losses.append(loss.view_as(wanted).cpu())
+        right.append((logits.argmax(-1) == wanted).cpu())
     return torch.cat(losses), torch.cat(right)
