@@ -1,5 +1,6 @@
 """Every chapter runs from top to bottom at its small preset, computed anew."""
 
+import math
 import re
 import shutil
 import subprocess
@@ -8,10 +9,13 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+import numpy as np
 import pytest
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from possym import results
+from possym.experiments import learning_dynamics
 from possym.experiments.__main__ import setting, studies
 from possym.models import hub, random_llama
 
@@ -58,6 +62,46 @@ def test_a_chapter_shows_the_results_that_it_waits_for(chapter, smoke, dependenc
         config = studies()[study].Config.preset_named(preset, **dict(map(setting, settings)))
         waited_for.add(config.hash())
     assert set(re.findall(r"configuration `([0-9a-f]{16})`", shown)) == waited_for
+
+
+@pytest.fixture(scope="module")
+def dynamics(smoke):
+    """The configuration and the result of the study whose trained models most chapters of that part show."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POSSYM_RESULTS", str(smoke[1]))
+        config = learning_dynamics.Config.preset_named("smoke")
+        yield config, results.load_or_run(learning_dynamics, config, "stored")
+
+
+def test_both_tasks_are_learnt_well_above_guessing_a_position(dynamics):
+    config, result = dynamics
+    accuracy = result.tables["accuracy"]
+    end = accuracy[(accuracy["step"] == config.steps) & (accuracy["hops"] == 0)]
+    assert set(end["split"]) == {"validation", "test"} and len(end) == 2 * 2 * config.members
+    assert (end["accuracy"] > 0.25).all()
+    start = accuracy[(accuracy["step"] == 0) & (accuracy["hops"] == 0)]
+    assert (start["accuracy"] < 0.125).all() and (start["loss"] > math.log(100)).all()
+
+
+def test_heads_start_uniform_with_both_scores_near_one_and_move(dynamics):
+    config, result = dynamics
+    scores = result.tables["scores"]
+    start, end = (scores[scores["step"] == step] for step in (0, config.steps))
+    assert (start[["positional", "symbolic"]] > 0.99).all(axis=None)
+    assert ((start["entropy"] - math.log(17)).abs() < 0.01).all()
+    assert (end["entropy"] < math.log(17) - 0.1).all()
+    assert (end["positional"] + end["symbolic"] < 1.9).all()
+
+
+def test_the_variant_with_the_studys_own_query_and_temperature_agrees_with_its_scores(dynamics):
+    config, result = dynamics
+    keys = ["task", "seed", "step", "layer", "head"]
+    variants = result.tables["variants"].query("query == 'last'")
+    variants = variants[np.isclose(variants["temperature"], config.temperature)]
+    assert variants["step"].nunique() == 3 and variants["step"].max() == config.steps
+    both = variants.merge(result.tables["scores"], on=keys)
+    assert len(both) == len(variants)
+    assert (both["positional_x"] - both["positional_y"]).abs().median() < 0.1
 
 
 @pytest.fixture(scope="module")
