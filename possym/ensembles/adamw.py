@@ -1,5 +1,7 @@
 """Clipping and AdamW of every member: on a GPU in one pass over its parameters, as Triton kernels.
 
+- `AdamW` holds what `torch.optim.AdamW` does. To make one of those loads PyTorch's compiler, which takes seconds of
+  every process that trains on a CPU and does nothing there.
 - `norms` is `torch.linalg.vector_norm` of all gradients of a member, `update` the step of `torch.optim.AdamW` after
   each gradient is multiplied by its member's `clip_factor`. By kernels weights, both moments and the gradient are read
   once, and nothing between is stored.
@@ -11,10 +13,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from possym.ensembles import squares
 from possym.ensembles.branches import branch
@@ -22,6 +25,30 @@ from possym.kernels import device_context, jit, tl, triton, triton_available
 
 BLOCK = 1024  # values a program works on
 FEW = 2**15  # values of a member whose kernels leave most of a GPU idle
+
+
+class AdamW:
+    """Parameters, and what AdamW keeps of each: ``step``, and ``exp_avg`` and ``exp_avg_sq``, its two moments.
+
+    Args:
+        parameters: contiguous (E, …), all on one device.
+        betas: the moments' rates of decay.
+        eps: what is added to the root of the second moment.
+        weight_decay: of the parameters themselves, times the learning rate.
+
+    Attributes:
+        rate: the learning rate, a tensor () on the device; 0 at first.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], *, betas: tuple[float, float], eps: float, weight_decay: float):
+        """Start with moments of 0."""
+        self.parameters = list(parameters)
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.rate = torch.zeros((), device=self.parameters[0].device)
+        self.state = [
+            {"step": torch.zeros_like(self.rate), "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            for p in self.parameters
+        ]
 
 
 @jit
@@ -97,40 +124,42 @@ def clip_factor(gradients: Sequence[Tensor], limit: float) -> Tensor:
 
 
 @torch.no_grad()
-def update(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor], limit: float) -> None:
+def update(optimizer: AdamW, gradients: Sequence[Tensor], limit: float) -> None:
     """Take an optimiser's step, in place, with each member's gradients clipped to a norm of ``limit``.
 
     Args:
-        optimizer: of one group of contiguous parameters (E, …), which have taken a step; its rate is a tensor. By
-            torch, gradients are written to the ``grad`` that each has.
-        gradients: of the parameters' shapes.
+        optimizer: of the parameters.
+        gradients: of their shapes.
         limit: see `clip_factor`.
     """
-    (group,) = optimizer.param_groups
-    parameters = group["params"]
+    parameters, states, (beta1, beta2) = optimizer.parameters, optimizer.state, optimizer.betas
     if not supported(gradients):
         factor = clip_factor(gradients, limit)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            torch.mul(gradient, factor.view(-1, *[1] * (gradient.ndim - 1)), out=parameter.grad)
-        optimizer.step()
+        clipped = [
+            torch.mul(gradient, factor.view(-1, *[1] * (gradient.ndim - 1)), out=torch.empty_like(parameter))
+            for parameter, gradient in zip(parameters, gradients, strict=True)
+        ]
+        first, second, steps = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
+        adamw(
+            parameters, clipped, first, second, [], steps, fused=True, amsgrad=False, beta1=beta1, beta2=beta2,
+            lr=optimizer.rate, weight_decay=optimizer.weight_decay, eps=optimizer.eps, maximize=False,
+        )  # fmt: skip
         return
-    states = [optimizer.state[parameter] for parameter in parameters]
     beside = branch(gradients[0].device, 1)
     with beside.forked():
         torch._foreach_add_([state["step"] for state in states], 1)
         step = states[0]["step"].double()
-        corrections = torch.stack([1 - beta**step for beta in group["betas"]]).float()
+        corrections = torch.stack([1 - beta**step for beta in optimizer.betas]).float()
         corrected = beside.asked()
     factor = clip_factor(gradients, limit)
     beside.join(corrected)
-    new1, new2 = (1 - beta for beta in group["betas"])
 
     def one(index: int) -> None:
         rows, state = as_rows(gradients[index]), states[index]
         length = rows[0].numel()
         update_kernel[(triton.cdiv(length, BLOCK), len(rows))](
-            parameters[index], state["exp_avg"], state["exp_avg_sq"], rows, factor, group["lr"], corrections,
-            length, rows.stride(0), rows.stride(1), new1, new2, group["eps"], group["weight_decay"],
+            parameters[index], state["exp_avg"], state["exp_avg_sq"], rows, factor, optimizer.rate, corrections,
+            length, rows.stride(0), rows.stride(1), 1 - beta1, 1 - beta2, optimizer.eps, optimizer.weight_decay,
             WIDTH=rows.shape[2], BLOCK=BLOCK,
         )  # fmt: skip
 

@@ -109,25 +109,11 @@ class Trainer:
         self.seconds = {"training": 0.0, "evaluation": 0.0}
 
         self.rates = learning_rates(config).to(self.device)
-        self.optimizer = torch.optim.AdamW(
-            self.parameters.values(),
-            lr=torch.zeros((), device=self.device),
-            betas=config.betas,
-            eps=config.epsilon,
-            weight_decay=config.weight_decay,
-            fused=True,
-            capturable=self.device.type == "cuda",
+        self.optimizer = adamw.AdamW(
+            self.parameters.values(), betas=config.betas, eps=config.epsilon, weight_decay=config.weight_decay
         )
-        for parameter in self.parameters.values():
-            parameter.grad = torch.zeros_like(parameter)
-        self._forget_update()
         if checkpoint is not None and checkpoint.exists():
             self._read_checkpoint()
-
-    @property
-    def rate(self) -> Tensor:
-        """The learning rate as the tensor that the optimiser, and a captured graph, reads."""
-        return self.optimizer.param_groups[0]["lr"]
 
     def run(self) -> Training:
         """Train to the end, from the start or from the checkpoint, and return the results."""
@@ -181,7 +167,7 @@ class Trainer:
         tokens, answers = self.source.batch(self.step)
         self.tokens.copy_(tokens)
         self.answers.copy_(answers)
-        self.rate.copy_(self.rates[self.step])
+        self.optimizer.rate.copy_(self.rates[self.step])
         if self.dropout_keys is not None:
             self.dropout_keys.copy_(self.keys[self.step])
 
@@ -209,7 +195,7 @@ class Trainer:
     def _capture(self) -> Callable[[], None]:
         """Capture the step as a CUDA graph. The learning rate is 0 meanwhile, so that the weights stay."""
         state = [tensor.clone() for tensor in self._optimizer_tensors().values()]
-        self.rate.zero_()
+        self.optimizer.rate.zero_()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         # Float32 products take TF32 in training; scores and accuracies are measured without it.
@@ -230,18 +216,11 @@ class Trainer:
             tensor.copy_(before)
         return graph.replay
 
-    def _forget_update(self) -> None:
-        """Make the optimiser set up its state, by an update of rate 0 and gradient 0, and empty it again."""
-        self.rate.zero_()
-        self.optimizer.step()
-        for tensor in self._optimizer_tensors().values():
-            tensor.zero_()
-
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         return {
             f"optimizer.{name}.{key}": tensor
-            for name, parameter in self.parameters.items()
-            for key, tensor in self.optimizer.state[parameter].items()
+            for name, state in zip(self.parameters, self.optimizer.state, strict=True)
+            for key, tensor in state.items()
         }
 
     def _evaluate(self) -> None:
