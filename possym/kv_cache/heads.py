@@ -1,12 +1,14 @@
-"""Measurements of every key head for a plan: two passes per prompt, or one trial per head.
+"""Measurements of every key head for a plan: one pass per prompt, or one trial per head.
 
 Query heads that share a key head are averaged: what one of them gives up, all do.
 """
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,13 @@ from possym.capture import Capture, LayerInputs
 from possym.errors import InputError, UnsupportedModelError, require_type, to_float, to_int
 from possym.kv_cache.applied import applied
 from possym.kv_cache.plan import CachePlan
-from possym.profiling import Profile, profile
-from possym.profiling.prompts import read_prompts
+from possym.profiling import Profile
+from possym.profiling.identity import model_identity
+from possym.profiling.prompts import check_prompts, read_holds, read_prompts
+from possym.profiling.scoring import Batch, Scoring, plan_batches, score_batches
 from possym.results.progress import tqdm
 from possym.rope import rotate_by
+from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
 
 KEYS = ["layer", "key_head"]
 
@@ -96,7 +101,7 @@ def measure(
     queries: int = 8,
     progress: bool = True,
 ) -> Heads:
-    """Measure, in a model's passes over some prompts, everything by which `possym.kv_cache.keep` chooses heads.
+    """Measure, in one pass of a model over each prompt, everything by which `possym.kv_cache.keep` chooses heads.
 
     Args:
         model, prompts, tokenizer: as `possym.profile` takes them; prompts longer than ``sink + window``.
@@ -120,25 +125,31 @@ def measure(
             raise InputError(f"{name} = {value!r}: give a whole number from {int(name != 'sink')}")
         sizes[name] = number
     sink, window, queries = sizes.values()
-    given = [torch.tensor(prompt.ids) for prompt in read_prompts(prompts, tokenizer)]
-    if short := [len(ids) for ids in given if len(ids) <= sink + window]:
+    given = read_prompts(prompts, tokenizer)
+    if short := [len(prompt.ids) for prompt in given if len(prompt.ids) <= sink + window]:
         raise InputError(
             f"a prompt has {min(short)} tokens, which a head with sink {sink} and window {window} keeps: give longer "
             "prompts or a smaller window"
         )
+    lengths = [len(prompt.ids) for prompt in given]
     positions = [
-        sorted({*np.linspace(sink + window, len(ids) - 1, queries).round().astype(int).tolist()}) for ids in given
+        sorted({*np.linspace(sink + window, length - 1, queries).round().astype(int).tolist()}) for length in lengths
     ]
-    scored = profile(model, given, query=positions, hold="first", progress=progress)
-    capture, readings = Capture(model), defaultdict[int, list[Reading]](list)
-    for ids, asked in zip(given, positions, strict=True):
-        capture.run(
-            ids,
-            lambda inputs: readings[inputs.layer].append(Reading.of(inputs, sink, window)),
-            query=asked,
-        )
+    capture, readings = Capture(model), defaultdict[int, list[tuple[int, Reading]]](list)
+    check_prompts(given, model, tokenizer, capture.parts.modules)
+
+    def read(inputs: LayerInputs, batch: Batch) -> None:
+        for row, (layer, prompt) in enumerate(itertools.product(inputs.layers, batch.prompts)):
+            alone = replace(inputs, query=inputs.query[row, None], keys=inputs.keys[row, None])
+            readings[layer].append((prompt, Reading.of(alone, sink, window)))
+
+    batches = plan_batches(given, positions, [None] * len(given), read_holds("first", given), capture.prompts_at_once)
+    how = Scoring(DEFAULT_TEMPERATURE, DEFAULT_RELATIVE)
+    heads, frequencies, asked = score_batches(capture, batches, given, how, progress=progress, also=read)
+    scored = Profile(heads, frequencies, asked, capture.coverage, model_identity(model))
     found = Heads.of(scored)
-    parts = [readings[layer] for layer in dict.fromkeys(found.table.layer)]
+    in_order = (sorted(readings[layer], key=itemgetter(0)) for layer in dict.fromkeys(found.table.layer))
+    parts = [[reading for _, reading in layer] for layer in in_order]
     beyond = torch.cat([torch.stack([each.beyond for each in part]).mean(0) for part in parts])
     area = torch.cat([mean_key_area(part) for part in parts])
     table = found.table.assign(beyond=beyond.tolist(), area=area.tolist())
@@ -172,7 +183,8 @@ class Reading:
         beyond = share @ dropped.to(share)
         groups = inputs.keys.shape[1]
         query = turned(inputs.query[0], inputs, inputs.query_position, back=True)
-        kept = replace(inputs, query=inputs.query[:, :, :0], keys=inputs.keys[:, :, :0])
+        nothing = inputs.query.new_empty(0)  # in place of views, which would keep all queries and keys
+        kept = replace(inputs, query=nothing, keys=nothing)
         return cls(kept, beyond.unflatten(0, (groups, -1)).mean(1), query, inputs.keys[0, :, sink:].mean(1))
 
 

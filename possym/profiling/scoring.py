@@ -106,10 +106,11 @@ def score_batches(
     shards: Shards | None = None,
     progress: bool = False,
     meanwhile: Callable[[], object] = lambda: None,
+    also: Callable[[LayerInputs, Batch], object] = lambda inputs, batch: None,
 ) -> Tables:
     """Score every batch and return the tables of all, in order of prompt, query, layer, head and frequency.
 
-    ``meanwhile`` is called whenever a device is busy with all of a batch.
+    ``meanwhile`` is called whenever a device is busy with all of a batch, ``also`` with whatever is scored.
     Whatever stops it on the way is told how many prompts were scored; with ``shards`` they are kept.
     """
     parts = {} if shards is None else {number: Tables(*tables) for number, tables in shards.read().items()}
@@ -120,7 +121,7 @@ def score_batches(
             for number, batch in enumerate(batches):
                 if number in parts:
                     continue
-                parts[number] = score_batch(capture, batch, prompts, how, shown, meanwhile)
+                parts[number] = score_batch(capture, batch, prompts, how, shown, meanwhile, also)
                 done += len(batch.prompts)
                 shown.prompts(len(batch.prompts))
                 if shards is not None:
@@ -183,6 +184,7 @@ def score_batch(
     how: Scoring,
     shown: Progress,
     meanwhile: Callable[[], object],
+    also: Callable[[LayerInputs, Batch], object],
 ) -> Tables:
     """Score one batch in one forward pass."""
     collector = ScoreCollector(how)
@@ -190,6 +192,7 @@ def score_batch(
 
     def visit(inputs: LayerInputs) -> None:
         collector.add(inputs.hold(batch.held), batch)
+        also(inputs, batch)
         shown.seen(inputs, inputs.query_position == batch.queries[-1])
 
     def wait(logits: Tensor | None) -> None:

@@ -83,6 +83,14 @@ def test_a_profile_knows_the_same_but_for_what_a_window_drops(model, tokens, hea
     assert found.model == heads.model and keep(scored).rule == keep(heads).rule == "positional"
 
 
+def test_prompts_of_one_length_are_read_in_one_pass(model, tokens, heads):
+    passes = []  # the first measurement has compared what is read with a plain pass
+    hook = model.register_forward_pre_hook(lambda *call: passes.append(call))
+    measure(model, tokens, sink=SINK, window=WINDOW, queries=QUERIES, progress=False)
+    hook.remove()
+    assert len(passes) == 1
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_gives_a_share_of_heads_the_window_and_the_same_total(heads, rule):
     previous = set()
