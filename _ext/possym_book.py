@@ -18,13 +18,11 @@ import json
 import posixpath
 import re
 import shutil
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 
 from sphinx.errors import ExtensionError
-
-from possym.charts.renderer import asset, vega_script
 
 MATHJAX = "mathjax/tex-mml-chtml.js"
 WIDE_FORMULAS = "wide_formulas.js"
@@ -45,12 +43,8 @@ NOT_FETCHED = re.compile(r"""<link\b[^>]*\brel=["']?(?:canonical|author|license|
 def add_assets(app) -> None:
     """Write the scripts into a folder that Sphinx copies to ``_static``."""
     static = Path(app.doctreedir) / "possym_static"
-    charts, mathjax = static / "charts", static / "mathjax"
-    for folder in (charts, mathjax / FONTS):
-        folder.mkdir(parents=True, exist_ok=True)
-    (charts / "vega.js").write_text(vega_script(), encoding="utf-8")
-    for name in ("charts.js", "charts.css"):
-        shutil.copy(asset(name), charts / name)
+    mathjax = static / "mathjax"
+    (mathjax / FONTS).mkdir(parents=True, exist_ok=True)
     installed = Path(str(files("mathjax"))) / "static/mathjax/es5"
     shutil.copy(installed / Path(MATHJAX).name, mathjax)
     shutil.copytree(installed / FONTS, mathjax / FONTS, dirs_exist_ok=True)
@@ -64,6 +58,7 @@ def finish_page(app, pagename, templatename, context, doctree) -> None:
     context["css_files"][:] = [style for style in context["css_files"] if not is_thebe(style)]
     body = context.get("body") or ""
     if "possym-chart" in body:
+        add_chart_scripts(Path(app.outdir) / "_static/charts")
         app.add_css_file("charts/charts.css")
         for script in ("vega.js", "charts.js"):
             app.add_js_file(f"charts/{script}", loading_method="defer")
@@ -72,6 +67,17 @@ def finish_page(app, pagename, templatename, context, doctree) -> None:
     if FORMULA.search(body):
         app.add_js_file(WIDE_FORMULAS, loading_method="defer")
     context["body"] = body.replace("</h1>", f"</h1>\n{without_scripts(body)}", 1)
+
+
+@cache
+def add_chart_scripts(folder: Path) -> None:
+    """Write what draws charts beside the pages, once, where there is a chart: to put Vega together takes seconds."""
+    from possym.charts.renderer import asset, vega_script
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vega.js").write_text(vega_script(), encoding="utf-8")
+    for name in ("charts.js", "charts.css"):
+        shutil.copy(asset(name), folder)
 
 
 def without_scripts(body: str) -> str:

@@ -340,6 +340,7 @@ def test_a_book_that_knows_its_address_has_a_sitemap(book, make):
     named = re.findall(r"<loc>https://book\.example/([^<]+)</loc>", (built / "sitemap.xml").read_text())
     assert {"index.html", "chapters/one.html"} <= set(named)
     assert all((built / name).exists() for name in named)
+    assert not (built / "_static/charts").exists()  # no page has a chart
     assert 'property="og:image" content="https://book.example/_static/card.png"' in (built / "index.html").read_text()
 
 
