@@ -100,6 +100,12 @@ def test_stored_measurements_are_found(dependencies, monkeypatch):
     assert Path("benchmarks/measured/scores.json") in found
 
 
+@pytest.mark.parametrize("path", [*CHAPTERS, *(ROOT / f"{name}.md" for name in ("index", "ledger", "sweeps"))])
+def test_cells_are_those_that_jupytext_reads(dependencies, path):
+    read = [cell.source.strip("\n") for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    assert [*dependencies.cells(path)] == read
+
+
 # What is imported from elsewhere is loaded once; each chapter has a process that begins with it and without possym.
 LOAD = """
 import json, os, sys
