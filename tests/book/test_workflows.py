@@ -29,9 +29,9 @@ WRITES = {  # the only jobs that may write, and what
     ("release", "github"): {"contents": "write"},
 }
 CHAPTER = """from possym import results
-from possym.experiments import theory
-config = theory.Config.preset_named(preset)
-study = results.load_or_run(theory, config, compute)"""
+from possym.experiments import scoring
+config = scoring.Config.preset_named(preset)
+study = results.load_or_run(scoring, config, compute)"""
 
 
 def command_of(job: dict, name: str) -> str:
@@ -48,9 +48,9 @@ def shell(command: str, folder: Path, environment: dict[str, str]) -> subprocess
 @pytest.fixture
 def rebuild(book):
     """A checkout with one chapter and one stored result, and a function that runs the CUDA machine's steps in it."""
-    folder = book(theory=CHAPTER)
+    folder = book(scoring=CHAPTER)
     (folder / "Makefile").write_text(f"include {ROOT / 'Makefile'}\n")
-    shutil.copytree(ROOT / "results/theory", folder / "results/theory")
+    shutil.copytree(ROOT / "results/scoring", folder / "results/scoring")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     environment |= {"GITHUB_STEP_SUMMARY": str(folder / "summary.md"), "GITHUB_OUTPUT": str(folder / "output")}
     environment |= {"VENV": sys.prefix, "PYTHONPATH": str(ROOT)}
@@ -74,14 +74,14 @@ def test_the_steps_compute_anew_compare_and_leave_the_committed_results(rebuild)
     for name in names[1:]:
         done = run(name)
         assert done.returncode == 0, done.stdout + done.stderr
-    made = folder / "_build/results/theory/smoke/manifest.json"
+    made = folder / "_build/results/scoring/smoke/manifest.json"
     started = json.loads(made.read_text())["started"]
     assert (folder / "_build/html/index.html").exists()
     assert {path: path.read_bytes() for path in (folder / "results").rglob("*") if path.is_file()} == committed
     report = (folder / "_build/report.md").read_text()
-    measured = sum(claim.study == "theory" for claim in CLAIMS)
-    assert f"**0 of {measured} claims moved" in report and "| theory | smoke | only new |" in report
-    assert "| theory | paper | the same files |" in report
+    measured = sum(claim.study == "scoring" for claim in CLAIMS)
+    assert f"**0 of {measured} claims moved" in report and "| scoring | smoke | only new |" in report
+    assert "| scoring | paper | the same files |" in report
     assert report in (folder / "summary.md").read_text()
     assert (folder / "output").read_text() == "moved=no\n"
     [kept] = [step["with"]["path"].split() for step in steps if "actions/upload-artifact@" in step.get("uses", "")]
@@ -95,29 +95,29 @@ def test_the_steps_compute_anew_compare_and_leave_the_committed_results(rebuild)
 @pytest.mark.book
 def test_a_study_that_fails_still_leaves_a_report(rebuild):
     folder, run = rebuild
-    chapter = folder / "chapters/theory.md"
+    chapter = folder / "chapters/scoring.md"
     chapter.write_text(chapter.read_text().replace("compute)", "compute)\nraise SystemError('broken')"))
     assert run("Copy").returncode == 0
     assert run("Compute").returncode != 0
     assert run("Compare").returncode == 0
-    assert "| theory | smoke | only new |" in (folder / "summary.md").read_text()
+    assert "| scoring | smoke | only new |" in (folder / "summary.md").read_text()
 
 
 def test_a_copy_that_was_cut_off_is_made_again(rebuild):
     folder, run = rebuild
-    (folder / "_build/copying/theory").mkdir(parents=True)
+    (folder / "_build/copying/scoring").mkdir(parents=True)
     assert run("Copy").returncode == 0
-    assert (folder / "_build/results/theory/paper/manifest.json").exists()
+    assert (folder / "_build/results/scoring/paper/manifest.json").exists()
     assert os.listdir(folder / "_build") == ["results"]
 
 
 def test_a_claim_that_cannot_be_measured_any_more_moved_and_no_report_is_a_failure(rebuild):
     folder, run = rebuild
     assert run("Copy").returncode == 0
-    (folder / "_build/results/theory/paper").rename(folder / "_build/results/theory/other")
+    (folder / "_build/results/scoring/paper").rename(folder / "_build/results/scoring/other")
     assert run("Compare").returncode == 0
     assert (folder / "output").read_text() == "moved=yes\n"
-    shutil.rmtree(folder / "_build/results/theory")
+    shutil.rmtree(folder / "_build/results/scoring")
     assert run("Compare").returncode != 0
     assert (folder / "output").read_text() == "moved=yes\n"
 
