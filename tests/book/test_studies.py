@@ -79,7 +79,7 @@ def change(path: Path) -> None:
 def test_a_study_runs_once_and_what_changed_runs_again(own_book, make):
     folder = own_book(
         STUDY, one=shows("one"), two=shows("two", ", factor=7"),
-        other=COUNT.format(name="other") + "import possym.ensembles.planes",
+        other=COUNT.format(name="other") + "import possym.command.options",
     )  # fmt: skip
 
     def again(*words: str, **expected: str) -> None:
@@ -90,7 +90,7 @@ def test_a_study_runs_once_and_what_changed_runs_again(own_book, make):
     again(studies="2:1 2:2 7:1 7:2", one="x", two="x", other="x")
     change(folder / "possym/capture/edits.py")  # nobody uses it
     again("GPUS=2", studies="2:1 2:2 7:1 7:2", one="x", two="x", other="x")
-    change(folder / "possym/ensembles/planes.py")
+    change(folder / "possym/command/options.py")
     again(studies="2:1 2:2 7:1 7:2", one="x", two="x", other="xx")
     change(folder / "possym/experiments/tiny.py")
     again(studies="2:1 2:1 2:2 2:2 7:1 7:1 7:2 7:2", one="xx", two="xx", other="xx")

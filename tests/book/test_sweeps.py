@@ -118,9 +118,9 @@ def test_a_changed_file_runs_new_points_alone_and_another_of_its_name_is_refused
 
 
 def test_only_modules_that_the_chapter_imports_run_its_points_again(own_book, make):
-    folder = own_book("", one="import possym.ensembles.planes\n" + COUNT.replace("{n}", "{preset}"))
+    folder = own_book("", one="import possym.command.options\n" + COUNT.replace("{n}", "{preset}"))
     (folder / "mine.yaml").write_text("chapter: one\nparameters: {preset: [smoke]}\n")
-    for changed, expected in ((None, "x"), ("capture/edits", "x"), ("ensembles/planes", "xx")):
+    for changed, expected in ((None, "x"), ("capture/edits", "x"), ("command/options", "xx")):
         if changed:
             with (folder / f"possym/{changed}.py").open("a") as file:
                 file.write("\n# changed\n")
