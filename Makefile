@@ -66,7 +66,7 @@ sweep: $(READY) ## run a chapter over a grid of parameters: SWEEP=sweeps/small-m
 
 test: $(READY) ## run all tests, the book's own included; MARK="slurm or families" the slow ones that it leaves out
 	@echo "Testing"
-	@OMP_NUM_THREADS=1 python -m pytest -q --numprocesses auto --dist $(if $(MARK),loadgroup,loadfile) --no-loadscope-reorder $(if $(MARK),-m "$(MARK)") $(TESTS)
+	@OMP_NUM_THREADS=1 python -m pytest -q --durations 10 --numprocesses auto --dist $(if $(MARK),loadgroup,loadfile) --no-loadscope-reorder $(if $(MARK),-m "$(MARK)") $(TESTS)
 
 check: $(READY) ## style, imports between rooms, types, workflows: what takes a minute
 	@ruff check && ruff format --check --quiet
