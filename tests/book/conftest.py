@@ -195,6 +195,10 @@ def start_lab():
             yield address
         finally:
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:  # told to stop while a kernel starts, a server goes on for ever
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
     return start

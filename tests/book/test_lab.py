@@ -60,6 +60,7 @@ def test_what_holds_leads_to_the_ledger_in_jupyterlab(book, start_lab, visit):
         v.page.get_by_role("link", name="in the ledger").first.click(timeout=60_000)
         v.page.get_by_role("tab", name="ledger.md").wait_for(timeout=60_000)
         v.page.get_by_role("heading", name="The ledger").wait_for(timeout=60_000)
+        v.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
         assert v.problems == []
 
 
