@@ -1,7 +1,7 @@
 """Profile of a real model: against the model's own forward pass, and against permuting and attending again.
 
 On a CPU the model is SmolLM2-135M-Instruct at 512 tokens, in float32; on a GPU the shapes of gemma-2-2b and
-Llama-3-8B with random weights at 2,048 and 8,192 tokens, in bfloat16. Same prompt, same run:
+Llama-3-8B with random weights at 2,048 and 8,192 tokens, in bfloat16. Same prompt, same run, in turns, medians:
 
 - *forward*: the model as transformers runs it, logits of the last token alone;
 - *capture*: the same with queries and keys taken, and nothing done with them;
@@ -25,6 +25,7 @@ enter each layer and let its attention run again (2605.31558, appendix D).
 """
 
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -94,30 +95,38 @@ def measure(name: str, model: nn.Module, tokens: Tensor, frequencies: bool) -> I
     length = len(tokens)
     queries = [length * k // 16 - 1 for k in range(1, 17)]
     absolute = dict(temperature=TEMPERATURE, relative=False)
-    repeats = 9 if length <= 4096 else 3  # a host's times differ more than a card's
     ways = {
-        "forward": (lambda: model(tokens[None], use_cache=False, logits_to_keep=1), repeats),
-        "capture": (lambda: capture.run(tokens, lambda inputs: None, together=True), repeats),
-        "profile": (lambda: possym.profile(model, tokens, progress=False), repeats),
-        "profile, absolute": (lambda: possym.profile(model, tokens, progress=False, **absolute), 3),
+        "forward": lambda: model(tokens[None], use_cache=False, logits_to_keep=1),
+        "capture": lambda: capture.run(tokens, lambda inputs: None, together=True),
+        "profile": lambda: possym.profile(model, tokens, progress=False),
+        "profile, absolute": lambda: possym.profile(model, tokens, progress=False, **absolute),
     }
     if length <= 4096:  # more takes minutes
-        ways["16 queries"] = lambda: possym.profile(model, tokens, query=queries, progress=False), 3
+        ways["16 queries"] = lambda: possym.profile(model, tokens, query=queries, progress=False)
     if frequencies:
-        ways["profile with frequencies"] = (
-            lambda: possym.profile(model, tokens, per_frequency=True, progress=False, **absolute),
-            1,
+        ways["profile with frequencies"] = lambda: possym.profile(
+            model, tokens, per_frequency=True, progress=False, **absolute
         )
-    ms = {}
-    for what, (function, times) in ways.items():
-        row = shared | {"what": what} | cost(function, device, times)
-        ms[what] = row["ms"]
-        row["of_forward"] = row["ms"] / ms["forward"]
+    rows = in_turns(ways, device, 9 if device.type == "cuda" else 3)  # a host's times differ more than a card's
+    for what, row in rows.items():
+        row["of_forward"] = row["ms"] / rows["forward"]["ms"]
         if what == "16 queries":
-            row["of_one"] = row["ms"] / ms["profile"]
+            row["of_one"] = row["ms"] / rows["profile"]["ms"]
         if what == "profile with frequencies":
-            row |= {"floor_ms": floor, "of_floor": (row["ms"] - ms["profile, absolute"]) / floor}
-        yield row, function
+            row |= {"floor_ms": floor, "of_floor": (row["ms"] - rows["profile, absolute"]["ms"]) / floor}
+        yield shared | {"what": what} | row, ways[what]
+
+
+def in_turns(ways: dict[str, Callable[[], object]], device: torch.device, rounds: int) -> dict[str, dict[str, float]]:
+    """Return what each way costs, as `cost` does, and the least of its times: a noisy host is then noisy for all."""
+    rows = {what: cost(function, device, 1) for what, function in ways.items()}
+    times = {what: [] for what in ways}
+    for _ in range(rounds):
+        for what, function in ways.items():
+            times[what].append(median_ms(function, device, 1, 0))
+    for what, row in rows.items():
+        row |= {"ms": statistics.median(times[what]), "least_ms": min(times[what])}
+    return rows
 
 
 def cost(function: Callable[[], object], device: torch.device, repeats: int, uncounted: int = 2) -> dict[str, float]:
