@@ -23,7 +23,7 @@ from possym.kv_cache.plan import CachePlan
 from possym.profiling import Profile
 from possym.profiling.identity import model_identity
 from possym.profiling.prompts import check_prompts, read_holds, read_prompts
-from possym.profiling.scoring import Batch, Scoring, plan_batches, score_batches
+from possym.profiling.scoring import Batch, Scoring, score_prompts
 from possym.results.progress import tqdm
 from possym.rope import rotate_by
 from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
@@ -143,9 +143,10 @@ def measure(
             alone = replace(inputs, query=inputs.query[row, None], keys=inputs.keys[row, None])
             readings[layer].append((prompt, Reading.of(alone, sink, window)))
 
-    batches = plan_batches(given, positions, [None] * len(given), read_holds("first", given), capture.prompts_at_once)
     how = Scoring(DEFAULT_TEMPERATURE, DEFAULT_RELATIVE)
-    heads, frequencies, asked = score_batches(capture, batches, given, how, progress=progress, also=read)
+    heads, frequencies, asked = score_prompts(
+        capture, given, positions, [None] * len(given), read_holds("first", given), how, progress=progress, also=read
+    )
     scored = Profile(heads, frequencies, asked, capture.coverage, model_identity(model))
     found = Heads.of(scored)
     in_order = (sorted(readings[layer], key=itemgetter(0)) for layer in dict.fromkeys(found.table.layer))

@@ -47,7 +47,7 @@ from possym.profiling.prompts import (
     read_prompts,
     read_queries,
 )
-from possym.profiling.scoring import HEAD_VALUES, Scoring, plan_batches, score_batches
+from possym.profiling.scoring import HEAD_VALUES, Scoring, score_prompts
 from possym.results import atomic_write, writing
 from possym.results.evaluation_steps import evaluation_steps
 from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
@@ -316,8 +316,7 @@ class HeadScoreCallback(TrainerCallback):
         with scoring(self._decoder):
             if any(r.query_weight is not None or r.key_weight is not None for r in rotations):
                 self._capture = Capture(self._decoder)  # gains after the rotation are weights: they train
-            batches = plan_batches(*self._given, self._capture.prompts_at_once)
-            heads, _, _ = score_batches(self._capture, batches, self.prompts, self.how)
+            heads, _, _ = score_prompts(self._capture, *self._given, self.how)
         table = summarize(heads, "head", self.gamma)
         table.insert(0, "step", step)
         return table[["step", "layer", *(["pass"] if "pass" in table else []), *COLUMNS[2:]]]

@@ -33,9 +33,8 @@ from possym.profiling.scoring import (
     HEAD_VALUES,
     Scoring,
     missing_integers,
-    plan_batches,
     purity_of,
-    score_batches,
+    score_prompts,
 )
 from possym.profiling.shards import Shards
 from possym.scores import DEFAULT_RELATIVE, DEFAULT_TEMPERATURE
@@ -382,10 +381,10 @@ def profile(
         }
         ids = [text.ids for text in texts]
         shards = Shards(Path(os.path.expanduser(checkpoint)), what | {"prompts": hash_of(ids, queries, spans, holds)})
-    batches = plan_batches(texts, queries, spans, holds, capture.prompts_at_once)
-    heads, frequencies, predicted = score_batches(
-        capture, batches, texts, how, shards, progress, lambda: (identity(), whole_prompts(), whole_inputs())
-    )
+    heads, frequencies, predicted = score_prompts(
+        capture, texts, queries, spans, holds, how, shards, progress,
+        lambda: (identity(), whole_prompts(), whole_inputs()),
+    )  # fmt: skip
     if how.gamma is None:
         heads.insert(heads.columns.get_loc("entropy") + 1, "purity", purity_of(heads.positional, heads.symbolic, gamma))
     table, inputs = whole_prompts(), whole_inputs()

@@ -1,7 +1,7 @@
 """Runs prompts through a model, those alike together, and collects the scores of every layer into tables.
 
 - `plan_batches` says which prompts run together; a profile of the same prompts always has the same batches.
-- `score_batches` runs them one after the other, writes what is done where a folder is given, and goes on from there;
+- `score_prompts` runs batches one after the other, writes what is done where a folder is given, and goes on from there;
   `Progress` shows how far it is.
 - `ScoreCollector` takes the scores of the layers of one batch. Nothing waits for the device while a layer is scored:
   values stay there until the batch's tables are made.
@@ -98,21 +98,24 @@ def plan_batches(
     return found
 
 
-def score_batches(
+def score_prompts(
     capture: Capture,
-    batches: list[Batch],
     prompts: list[Prompt],
+    queries: list[list[int]],
+    blocks: list[list[Span] | None],
+    holds: list[tuple[int, ...]],
     how: Scoring,
     shards: Shards | None = None,
     progress: bool = False,
     meanwhile: Callable[[], object] = lambda: None,
     also: Callable[[LayerInputs, Batch], object] = lambda inputs, batch: None,
 ) -> Tables:
-    """Score every batch and return the tables of all, in order of prompt, query, layer, head and frequency.
+    """Score prompts, those alike together, and return tables in order of prompt, query, layer, head and frequency.
 
     ``meanwhile`` is called whenever a device is busy with all of a batch, ``also`` with whatever is scored.
     Whatever stops it on the way is told how many prompts were scored; with ``shards`` they are kept.
     """
+    batches = plan_batches(prompts, queries, blocks, holds, capture.prompts_at_once)
     parts = {} if shards is None else {number: Tables(*tables) for number, tables in shards.read().items()}
     total = sum(len(batch.prompts) for batch in batches)
     done = sum(len(batches[number].prompts) for number in parts)
