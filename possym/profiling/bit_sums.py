@@ -50,8 +50,12 @@ def bit_sums(tensors: Sequence[Tensor]) -> list[Tensor]:
         if shape is None:  # columns are widened together, since a call costs more than they do
             found = torch.cat(some).flatten().long().split([len(x) for x in some])
         else:
-            together = max(1, at_once(some[0]) // some[0].numel())
-            found = [x for k in range(0, len(some), together) for x in in_pieces(torch.stack(some[k : k + together]))]
+            together = at_once(some[0]) // some[0].numel()
+            if together < 2:  # large ones are read where they lie
+                stacks = (x[None] for x in some)
+            else:
+                stacks = (torch.stack(some[k : k + together]) for k in range(0, len(some), together))
+            found = [x for stack in stacks for x in in_pieces(stack)]
         sums |= zip(places, found, strict=True)
     return [sums[k] for k in range(len(bits))]
 
