@@ -1,7 +1,6 @@
 """The command that runs one study."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -114,21 +113,18 @@ def test_what_is_stored_is_listed_and_what_is_small_deleted(store, capsys):
 
 
 def test_ctrl_c_says_how_to_go_on(store):
-    command = [
-        sys.executable,
-        "-m",
-        "possym.experiments",
-        "theory",
-        "--preset",
-        "smoke",
-        "--set",
-        "random_heads=200000",
-    ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ}) as process:
+    words = ["theory", "--preset", "smoke", "--set", "random_heads=200000"]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    command = [sys.executable, "-m", "possym.experiments", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        signal.signal(signal.SIGINT, before)
         began = time.monotonic()
         while not list(store.glob(".partial/*/.runs")) and time.monotonic() < began + 120:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
+        try:
+            said = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert said.splitlines()[-1] == "Stopped. The same command goes on from its last checkpoint."
