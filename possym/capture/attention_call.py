@@ -39,7 +39,7 @@ class AttentionCall:
     scale: float
     causal: bool
     options: dict
-    again: Callable[[Tensor, Tensor, Tensor], Any] | None = None
+    again: Callable[..., Any] | None = None  # attends anew, of query, key and value, and of another mask if given
 
     def visible(self, position: int) -> Tensor:
         """Return which keys (T,) the query at ``position`` sees, on the CPU."""

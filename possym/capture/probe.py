@@ -5,9 +5,11 @@
 - `fingerprint` says when a model must be asked again, `coverage` tells what was found, one row per layer.
 """
 
+import contextlib
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 import torch
@@ -28,6 +30,7 @@ from possym.errors import UnsupportedModelError
 from possym.rope import rotate_by
 
 PROBE_LENGTH = 12
+HALF = (torch.bfloat16, torch.float16)
 PLAIN = {bool, int, float, str}  # kinds of attributes by which a user switches a layer's rotation on or off
 
 
@@ -127,10 +130,13 @@ def attention_factor(call: AttentionCall, name: str) -> float:
     own = call.own_attention()
     if own is None or not own.isfinite().all():  # what overflows is said, with its layer, when prompts are run
         return 1.0
-    tolerance = 1e-4 if call.query.dtype in (torch.float32, torch.float64) else 0.03
+    tolerance = tolerance_of(call)
     ours = call.attention()
     if own.shape == ours.shape and (ours - own).abs().max() <= tolerance:
         return 1.0
+    if call.query.dtype in HALF:
+        with contextlib.suppress(RuntimeError, UnsupportedModelError):  # a function of others may take no float32
+            return attention_factor(in_float32(call), name)
     if own.shape == ours.shape and call.options.get("softcap") is None and call.options.get("s_aux") is None:
         # A user's own function may scale anew. Softmax gives logits but for a constant per query, so differences of
         # log attention over those of ours, in the place where they are largest, are the factor.
@@ -165,13 +171,38 @@ def check_attention(call: AttentionCall, factor: float, positions: Sequence[int]
         return
     weights = replace(call, scale=call.scale * factor).attention(positions)
     ours = weights @ values.float().repeat_interleave(weights.shape[1] // values.shape[1], 1)
-    tolerance = 1e-4 if call.query.dtype in (torch.float32, torch.float64) else 0.03
-    if own.shape != ours.shape or not distance(ours, own) <= tolerance:
-        raise UnsupportedModelError(
-            f"{model_name}, layer {call.layer}: on {call.key.shape[2]} tokens its attention function "
-            f"({call.module.config._attn_implementation!r}) attends otherwise than on the {PROBE_LENGTH} that it was "
-            "asked with. Load the model with attn_implementation='sdpa' or 'eager'"
-        )
+    if own.shape == ours.shape and distance(ours, own) <= tolerance_of(call):
+        return
+    if call.query.dtype in HALF:
+        with contextlib.suppress(RuntimeError, UnsupportedModelError):
+            return check_attention(in_float32(call), factor, positions, model_name)
+    raise UnsupportedModelError(
+        f"{model_name}, layer {call.layer}: on {call.key.shape[2]} tokens its attention function "
+        f"({call.module.config._attn_implementation!r}) attends otherwise than on the {PROBE_LENGTH} that it was "
+        "asked with. Load the model with attn_implementation='sdpa' or 'eager'"
+    )
+
+
+def tolerance_of(call: AttentionCall) -> float:
+    """Return how far attention may be off in the precision of a call."""
+    return 0.03 if call.query.dtype in HALF else 1e-4
+
+
+def in_float32(call: AttentionCall) -> AttentionCall:
+    """Return a call in half precision as one in float32.
+
+    In half precision a large logit is rounded so coarsely that attention says little of the function: it is off by
+    several per cent from a logit of 20 on, in the eager attention that Gemma 2 always has.
+    """
+    mask, again = call.mask, call.again
+    if isinstance(mask, Tensor) and mask.is_floating_point():
+        hidden = mask <= torch.finfo(mask.dtype).min / 2
+        mask = mask.float().masked_fill(hidden, torch.finfo(torch.float32).min)
+
+    def as_before(query: Tensor, key: Tensor, value: Tensor) -> Any:
+        return again(query, key, value.float(), mask)
+
+    return replace(call, query=call.query.float(), key=call.key.float(), mask=mask, again=again and as_before)
 
 
 def share_layout(layout: RopeLayout, layers: dict[int, Layer], device: torch.device) -> RopeLayout:

@@ -145,6 +145,37 @@ def longer_above(module, query, key, value, mask, scaling=None, **options):
     return function(module, query, key, value, mask, scaling=scaling / (1 if function is longer else 3), **options)
 
 
+def sharpened(family, **options):
+    """A model in bfloat16 whose largest logits are 20 and more, where that rounds them by an eighth."""
+    model = families.build(family, **options)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight.data *= 32
+    return model.bfloat16()
+
+
+@pytest.mark.parametrize(
+    "family, options, largest", [("gemma2", dict(attn_logit_softcapping=50.0), 40), ("llama", {}, 100)]
+)
+def test_large_logits_in_half_precision_are_read(family, options, largest):
+    """Eager attention rounds them, for Gemma 2 the only one there is."""
+    model, ids = sharpened(family, **options), families.tokens(40)
+    for inputs in captured(model, ids).values():
+        assert inputs.relocated_logits().abs().max() > largest
+    capture = Capture(model)
+    assert all(layer.factor == 1 and layer.method == "direct" for layer in capture.layers.values())
+    table = possym.profile(model, ids, progress=False).heads
+    assert table[["positional", "symbolic"]].notna().all().all()
+
+
+@pytest.mark.parametrize("function, reason", [(linear, "no softmax"), (thrice, "later tokens")])
+def test_an_attention_that_is_another_is_refused_in_half_precision_too(register, function, reason):
+    register(function)
+    model = sharpened("llama")
+    model.set_attn_implementation(function.__name__)
+    with pytest.raises(UnsupportedModelError, match=f"{function.__name__}.*{reason}"):
+        Capture(model)
+
+
 def test_a_layer_is_compared_when_it_is_first_read(register):
     register(longer_above)
     model, ids = families.build("llama"), families.tokens()
