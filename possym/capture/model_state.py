@@ -197,8 +197,12 @@ def unrecorded(parts: Parts) -> AbstractContextManager:
 
 @asked_once
 def keeps_nothing(of: Any) -> bool:
-    """Return whether a class or function is one of PyTorch or transformers, which keep nothing of a pass."""
-    return getattr(of, "__module__", "").partition(".")[0] in ("torch", "transformers")
+    """Return whether a class or function is one of PyTorch or transformers, which keep nothing of a pass.
+
+    A function that wraps another bears its name and module, but not where it was written.
+    """
+    written = getattr(of, "__globals__", {}).get("__name__", getattr(of, "__module__", ""))
+    return (written or "").partition(".")[0] in ("torch", "transformers")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from transformers import AttentionInterface, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama import modeling_llama
 
@@ -342,19 +343,28 @@ def test_a_pass_is_in_inference_mode_unless_a_hook_may_keep_what_it_is_given(mod
     assert not any(x.is_inference() for x in outputs if isinstance(x, torch.Tensor))
 
 
-def test_or_an_attention_function_or_a_forward_of_others_may(register, modes):
+def test_or_an_attention_function_or_a_forward_of_others_may(register, modes, monkeypatch):
     outputs = []
 
     def keeping(module, query, key, value, mask, scaling=None, **options):
         outputs.append(query)
         return thrice_by_hand(module, query, key, value, mask, scaling=scaling, **options)
 
-    register(keeping)
-    attending, replaced = (families.build("llama") for _ in range(2))
+    @functools.wraps(modeling_llama.eager_attention_forward)
+    def wrapping(module, query, *others, **options):
+        outputs.append(query)
+        return modeling_llama.eager_attention_forward(module, query, *others, **options)
+
+    wrapping.__name__ = "wrapping"
+    for function in (keeping, wrapping):
+        register(function)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "wrapping", eager_mask)
+    attending, hiding, replaced = (families.build("llama") for _ in range(3))
     attending.set_attn_implementation("keeping")
+    hiding.set_attn_implementation("wrapping")
     norm = replaced.model.norm
     norm.forward = lambda hidden: outputs.append(hidden) or type(norm).forward(norm, hidden)
-    for model in (attending, replaced):
+    for model in (attending, hiding, replaced):
         outputs.clear()
         read(Capture(model), times=2)
         assert modes[-1] is False
