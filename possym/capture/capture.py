@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from possym.capture.attention_call import AttentionCall, on_device
 from possym.capture.hooks import attached
 from possym.capture.layer_inputs import LayerInputs, Reading, merge_layers, read_layer
-from possym.capture.model_state import Parts, asked_once, attends, check_model, plainly, recorded, settled, unrecorded
+from possym.capture.model_state import (
+    Parts,
+    asked_once,
+    attends,
+    check_model,
+    plainly,
+    recorded,
+    settled,
+    unprepared,
+    unrecorded,
+)
 from possym.capture.probe import PROBE_LENGTH, Layer, check_attention, check_length, coverage, fingerprint, probe_layer
 from possym.capture.rope_layout import distance
 from possym.errors import InputError, UnsupportedModelError, to_int
@@ -253,7 +263,8 @@ class Capture:
         keeps = "logits_to_keep" in accepted and head is not None
         if keeps:  # as a tensor: asked for a number of them, Gemma 4 leaves out queries of its last layers
             options["logits_to_keep"] = on_device(positions, tokens.device)
-        output = model(input_ids=tokens, **options)
+        with unprepared(model):
+            output = model(input_ids=tokens, **options)
         logits = getattr(output, "logits", None)
         if logits is not None and head is not None and logits.ndim == 3:
             return (logits if keeps else logits[:, list(positions)]), True

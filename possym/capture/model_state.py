@@ -3,7 +3,8 @@
 - `Parts` are a model's modules, parameters and configs, each asked for once.
 - `check_model` refuses what is no causal language model of transformers.
 - `settled` runs a model in evaluation mode, with an attention whose mask is a matrix.
-- `plainly` leaves gradients and autocast out, `unrecorded` all that PyTorch writes down for gradients.
+- `plainly` leaves gradients and autocast out, `unprepared` the autocast that accelerate puts into a model, `unrecorded`
+  all that PyTorch writes down for gradients.
 - `uninterrupted` holds Ctrl-C back while a model is set up or put back.
 """
 
@@ -175,6 +176,27 @@ def plainly() -> Iterator[None]:
         for kind in filter(torch.is_autocast_enabled, kinds):
             stack.enter_context(torch.autocast(kind, enabled=False))
         yield
+
+
+@contextmanager
+def unprepared(model: nn.Module) -> Iterator[None]:
+    """Let a model run without what accelerate puts around its forward for mixed precision: autocast, turned on inside.
+
+    >>> model = nn.Linear(2, 2)
+    >>> model._original_forward, model.forward = model.forward, lambda x: model._original_forward(x).bfloat16()
+    >>> with unprepared(model):
+    ...     model(torch.ones(2)).dtype
+    torch.float32
+    """
+    prepared = vars(model).get("forward")
+    if prepared is None or "_original_forward" not in vars(model):
+        yield
+        return
+    model.forward = vars(model)["_original_forward"]
+    try:
+        yield
+    finally:
+        model.forward = prepared
 
 
 def unrecorded(parts: Parts) -> AbstractContextManager:

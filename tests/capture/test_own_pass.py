@@ -10,7 +10,14 @@ import pandas as pd
 import pytest
 import torch
 import transformers
-from transformers import AttentionInterface, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PrinterCallback,
+    Trainer,
+    TrainingArguments,
+)
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama import modeling_llama
@@ -392,6 +399,22 @@ def test_a_model_that_keeps_tables_of_its_last_prompt_trains_after_profiles():
     for count in (20, 12, 20):
         possym.profile(model, families.tokens(count), progress=False)
     model(families.tokens(20), labels=families.tokens(20)).loss.backward()
+
+
+def test_a_model_that_was_trained_in_mixed_precision_is_read_in_that_of_its_weights(tmp_path):
+    """What accelerate prepared turns autocast on in its own forward, for good."""
+    model, fresh, ids = families.build("llama"), families.build("llama"), families.tokens()
+    how = dict(max_steps=1, bf16=True, use_cpu=True, save_strategy="no", report_to=[], disable_tqdm=True)
+    data = [{"input_ids": row, "labels": row} for row in families.tokens(8, batch=8)]
+    trainer = Trainer(model, TrainingArguments(str(tmp_path), **how), train_dataset=data)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    fresh.load_state_dict(model.state_dict())
+    forward = vars(model)["forward"]
+    found, expected = (possym.profile(each, ids, progress=False).heads for each in (model, fresh))
+    pd.testing.assert_frame_equal(found, expected)
+    assert vars(model)["forward"] is forward
+    assert not model(ids).logits.equal(fresh(ids).logits)
 
 
 def test_a_capture_that_is_kept_keeps_no_weights():
