@@ -236,13 +236,13 @@ def check(call: AttentionCall, found: Layer, query: Tensor, key: Tensor, tables:
 def fingerprint(parts: Parts) -> tuple:
     """Return what changes when a model's parts, their attention and its plain attributes, parameters or buffers change.
 
-    Vectors, such as gains and frequencies that a probe copies, count with their values: an optimiser may change them
-    unseen. Versions of buffers do not count: to put dynamic frequencies back moves them.
+    Vectors and single numbers, such as gains and frequencies that a probe copies, count with their values: an optimiser
+    may change them unseen. Versions of buffers do not count: to put dynamic frequencies back moves them.
     """
     parameters = parts.parameters
     vectors: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for p in [p for p in (*parameters, *parts.buffers) if p.ndim == 1 and not p.is_meta]:
-        vectors.setdefault((p.device, p.dtype), []).append(p)
+    for p in [p for p in (*parameters, *parts.buffers) if p.ndim < 2 and not p.is_meta]:
+        vectors.setdefault((p.device, p.dtype), []).append(p.reshape(-1))
     with torch.no_grad():
         bits = [torch.cat(some).view(torch.uint8) for some in vectors.values()]
     copies = [x.to("cpu", non_blocking=x.is_cuda) for x in bits]  # on their way while the rest is asked

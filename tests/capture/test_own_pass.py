@@ -134,6 +134,22 @@ def test_a_users_own_attention_is_read_as_it_is(register):
     assert ALL_ATTENTION_FUNCTIONS["thrice_by_hand"] is thrice_by_hand
 
 
+def test_a_number_that_a_users_own_attention_multiplies_by_is_read_as_it_is_now(register):
+    def warmed(module, *given, scaling=None, **options):
+        return thrice_by_hand(module, *given, scaling=scaling * module.heat, **options)
+
+    register(warmed)
+    model, ids = families.build("llama"), families.tokens()
+    for layer in model.model.layers:
+        layer.self_attn.heat = torch.nn.Parameter(torch.tensor(0.5))
+    model.set_attn_implementation("warmed")
+    cold = captured(model, ids)
+    for layer in model.model.layers:
+        layer.self_attn.heat.data.fill_(1.0)  # unseen by its version, as an optimiser may do
+    for layer, inputs in captured(model, ids).items():
+        assert inputs.scale == pytest.approx(2 * cold[layer].scale, rel=1e-5)
+
+
 @pytest.mark.parametrize("function, reason", [(linear, "no softmax"), (thrice, "later tokens")])
 def test_an_attention_that_is_another_is_refused_with_its_reason(register, function, reason):
     register(function)  # without a mask function of this name transformers gives it no mask

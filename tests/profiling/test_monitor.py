@@ -15,6 +15,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from transformers import (
+    AttentionInterface,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaForSequenceClassification,
@@ -24,6 +25,8 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
+from transformers.models.llama import modeling_llama
 
 import possym
 from possym.errors import ConfigError, InputError, ResultsError, UnsupportedModelError
@@ -178,6 +181,24 @@ def test_gains_after_the_rotation_are_read_anew(tmp_path):
     trainer(tmp_path, keep, monitor, model=model, learning_rate=0.1).train()
     truth = possym.profile(keep.models[LAST].to(torch.bfloat16), PROMPTS, progress=False).summary()
     pd.testing.assert_frame_equal(monitor.table[truth.columns], truth, rtol=1e-6, atol=1e-7)
+
+
+def heated(module, query, key, value, mask, **options):
+    return modeling_llama.eager_attention_forward(module, query * module.heat, key, value, mask, **options)
+
+
+def test_what_a_users_own_attention_multiplies_by_is_read_anew(tmp_path, monkeypatch):
+    monkeypatch.setitem(AttentionInterface._global_mapping, "heated", heated)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "heated", eager_mask)
+    model = llama()
+    for layer in model.model.layers:
+        layer.self_attn.heat = nn.Parameter(torch.ones(()))
+    model.set_attn_implementation("heated")
+    monitor = HeadScoreCallback(PROMPTS, steps=[LAST])
+    trainer(tmp_path, monitor, model=model, learning_rate=0.1).train()
+    assert all(abs(layer.self_attn.heat.item() - 1) > 0.1 for layer in model.model.layers)
+    truth = possym.profile(model, PROMPTS, progress=False).summary()
+    pd.testing.assert_frame_equal(monitor.table[truth.columns], truth, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt_neox", "gemma2", "gptj", "falcon"])
