@@ -109,9 +109,10 @@ def weights_hash(model: nn.Module, mark: str = MARK) -> str:
 
     It is the same on every device, and inside wrappers that only prefix names. Of each row and each column of a matrix
     the bits, taken as whole numbers, are added up, so every number counts, and exactly; of these sums a device hands
-    over `possym.profiling.bit_sums.digests`. Without a ``mark`` the sums themselves are hashed, as they once were. What
-    lies on the disk alone counts with its shape; buffers that are made anew with the model count as rounded to
-    bfloat16, because devices differ in their last digits.
+    over `possym.profiling.bit_sums.digests`. What keeps all these sums is not seen, such as two rows swapped in a
+    one-hot matrix. Without a ``mark`` the sums themselves are hashed, as they once were. What lies on the disk alone
+    counts with its shape; buffers that are made anew with the model count as rounded to bfloat16, because devices
+    differ in their last digits.
 
     >>> torch.manual_seed(0) and len(weights_hash(nn.Linear(3, 2)))
     16
