@@ -212,9 +212,18 @@ def unrecorded(parts: Parts) -> AbstractContextManager:
     hooks, said = ("_forward_hooks", "_forward_pre_hooks"), map(vars, parts.modules)
     heard = any(getattr(torch.nn.modules.module, f"_global{name}") for name in hooks)
     heard = heard or any([own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own for own in said])
-    functions = {function for _, function in attention_functions(parts) if function is not None}
-    plain = not heard and all(map(keeps_nothing, {*map(type, parts.modules), *functions}))
+    plain = not heard and all(map(keeps_nothing, set(map(type, parts.modules)))) and not attends_by_others(parts)
     return torch.inference_mode() if plain else nullcontext()
+
+
+def attends_by_others(parts: Parts) -> bool:
+    """Return whether a layer attends by a function that is neither PyTorch's nor transformers'.
+
+    >>> attends_by_others(Parts(nn.Linear(1, 1)))
+    False
+    """
+    functions = {function for _, function in attention_functions(parts) if function is not None}
+    return not all(map(keeps_nothing, functions))
 
 
 @asked_once

@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from possym.capture import Capture
-from possym.capture.model_state import attention_functions, keeps_nothing
+from possym.capture.model_state import attends_by_others
 from possym.errors import (
     ConfigError,
     InputError,
@@ -314,10 +314,9 @@ class HeadScoreCallback(TrainerCallback):
     def _score(self, step: int) -> pd.DataFrame:
         """Return the scores of every head, mean and spread over prompts."""
         rotations = [layer.rope_layout for layer in self._capture.layers.values() if layer.rope_layout is not None]
-        trains = any(r.query_weight is not None or r.key_weight is not None for r in rotations)  # gains after rotating
-        functions = [function for _, function in attention_functions(self._capture.parts) if function is not None]
+        gains = any(r.query_weight is not None or r.key_weight is not None for r in rotations)  # after the rotation
         with scoring(self._decoder):
-            if trains or not all(map(keeps_nothing, functions)):  # what a user's own multiplies logits by may train too
+            if gains or attends_by_others(self._capture.parts):  # gains and factors of logits may train
                 self._capture = Capture(self._decoder)
             heads, _, _ = score_prompts(self._capture, *self._given, self.how)
         table = summarize(heads, "head", self.gamma)
