@@ -24,18 +24,20 @@ MIXERS = (-7046029254386353131, -4658895280553007687), (-7723592293110705685, -4
 
 
 def bit_digests(tensors: Sequence[Tensor]) -> Tensor:
-    """Return `digests` of `bit_sums` of several tensors (n, 2), all on one device, where the digests lie too.
+    """Return `digests` of weighted `bit_sums` of several tensors (n, 2), all on one device, where the digests lie too.
 
     >>> bit_digests([torch.tensor([[1, 2], [3, 4]], dtype=torch.int32)]).shape
     torch.Size([1, 2])
     """
-    return in_one_kernel(tensors) if triton_available(tensors[0].device) else digests(bit_sums(tensors))
+    return in_one_kernel(tensors) if triton_available(tensors[0].device) else digests(bit_sums(tensors, weighted=True))
 
 
-def bit_sums(tensors: Sequence[Tensor]) -> list[Tensor]:
+def bit_sums(tensors: Sequence[Tensor], *, weighted: bool = False) -> list[Tensor]:
     """Return of each tensor the sums of its bits, read as whole numbers, over each row and each column.
 
-    Of a single column, or a tensor of one dimension, the numbers themselves are returned. All are on one device.
+    ``weighted`` sums over a column count each row with an odd factor of its place, so that they change when two rows
+    are swapped. Of a single column, or a tensor of one dimension, the numbers themselves are returned. All are on one
+    device.
 
     >>> bit_sums([torch.tensor([[1, 2], [3, 4]], dtype=torch.int32), torch.tensor([5], dtype=torch.int32)])
     [tensor([3, 7, 4, 6]), tensor([5])]
@@ -55,7 +57,7 @@ def bit_sums(tensors: Sequence[Tensor]) -> list[Tensor]:
                 stacks = (x[None] for x in some)
             else:
                 stacks = (torch.stack(some[k : k + together]) for k in range(0, len(some), together))
-            found = [x for stack in stacks for x in in_pieces(stack)]
+            found = [x for stack in stacks for x in in_pieces(stack, weighted)]
         sums |= zip(places, found, strict=True)
     return [sums[k] for k in range(len(bits))]
 
@@ -73,12 +75,16 @@ def digests(sums: Sequence[Tensor]) -> Tensor:
     starts = (ends - lengths).repeat_interleave(lengths, output_size=len(numbers))
     places = torch.arange(len(numbers), device=device) - starts + 1
     found = []
-    for first, second in MIXERS:
-        factors = places * first
-        factors = ((factors ^ (factors >> 31)) * second) | 1
-        totals = (numbers * factors).cumsum(0)[ends - 1]
+    for mixers in MIXERS:
+        totals = (numbers * factors_of(places, mixers)).cumsum(0)[ends - 1]
         found.append(totals.diff(prepend=totals.new_zeros(1)))
     return torch.stack(found, 1)
+
+
+def factors_of(places: Tensor, mixers: tuple[int, int]) -> Tensor:
+    """Return odd factors of places, from 1."""
+    factors = places * mixers[0]
+    return ((factors ^ (factors >> 31)) * mixers[1]) | 1
 
 
 def as_integers(x: Tensor) -> Tensor:
@@ -98,11 +104,19 @@ def at_once(bits: Tensor) -> int:
     return TOGETHER_ON_GPU if bits.is_cuda else TOGETHER
 
 
-def in_pieces(bits: Tensor) -> Tensor:
-    """Return the sums of matrices (n, R, C) over each row and each column (n, R + C)."""
+def in_pieces(bits: Tensor, weighted: bool) -> Tensor:
+    """Return the sums of matrices (n, R, C) over each row and each column (n, R + C), as `bit_sums` does.
+
+    A row's weight is the low 32 bits of its first factor, by which a GPU multiplies in one instruction.
+    """
     step = max(1, at_once(bits) // (len(bits) * bits.shape[2]))
-    widened = (some.long() for some in bits.split(step, 1))
-    rows, columns = zip(*[(wide.sum(2), wide.sum(1)) for wide in widened], strict=True)
+    places = torch.arange(1, bits.shape[1] + 1, device=bits.device)
+    weights = factors_of(places, MIXERS[0]).to(torch.int32)[:, None].split(step)
+    rows, columns = [], []
+    for some, weight in zip(bits.split(step, 1), weights, strict=True):
+        wide = some.long()
+        rows.append(wide.sum(2))
+        columns.append((wide.mul_(weight) if weighted else wide).sum(1))
     return torch.cat([*rows, sum(columns[1:], columns[0])], 1)
 
 
@@ -120,7 +134,8 @@ def add_rows(
 ):  # fmt: skip
     """Add to both digests of a matrix what a tile of it holds, each number with the factors of row and column.
 
-    A row is summed over the lanes when all rows are done: times its factor, it may be added to others before that.
+    Columns count each row with its weight, 32 bits of its first factor, since such a product is one instruction. A row
+    is summed over the lanes when all rows are done: times its factor, it may be added to others before that.
     """
     LANES: tl.constexpr = 32
     across = (columns + COLUMNS - 1) // COLUMNS
@@ -135,9 +150,10 @@ def add_rows(
     for _ in range(0, (last - row).to(tl.int32), AHEAD):
         for k in tl.static_range(AHEAD):  # rows that are read before the first of them is used
             x = tl.load(start + k * columns + column, mask=inside & (row + k < last), other=0).to(tl.int64)
-            total += x
+            factor = factor_of(row + k + 1, MIXERS[0][0], MIXERS[0][1])
+            total += x * tl.where(before == 0, 1, factor.to(tl.int32)).to(tl.int64)
             in_row = tl.sum(tl.reshape(x, (COLUMNS // LANES, LANES)), 0)
-            one += in_row * factor_of(row + k + 1, MIXERS[0][0], MIXERS[0][1])
+            one += in_row * factor
             other += in_row * factor_of(row + k + 1, MIXERS[1][0], MIXERS[1][1])
         row += AHEAD
         start += AHEAD * columns

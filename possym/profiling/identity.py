@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from possym.capture.model_state import Parts, asked_once
-from possym.profiling.bit_sums import bit_digests, bit_sums
+from possym.profiling.bit_sums import bit_digests, bit_sums, digests
 
 # What a config says besides how the model computes: where it came from, how it is run, tokens by name.
 VOLATILE = {
@@ -30,7 +30,9 @@ VOLATILE = {
     "_experts_implementation_internal", "output_attentions", "output_hidden_states", "return_dict", "id2label",
     "label2id", "problem_type", "gradient_checkpointing", "bos_token_id", "eos_token_id", "pad_token_id",
 }  # fmt: skip
-MARK = "2-"  # how a hash of weights begins; those made before `digests` were taken, of all sums, have no mark
+# How hashes of weights begin, the newest first: those of former ways fit their models still. In the second, rows had no
+# weights; the third is of all sums, before `digests` were taken.
+MARKS = ("3-", "2-", "")
 SAVING = {"state_dict", "_save_to_state_dict", "get_extra_state"}  # methods that say what a module's state is
 CHANGING = {"dynamic", "longrope"}  # kinds of rotation whose frequencies follow the length of the last prompt
 _config_hashes: weakref.WeakKeyDictionary[type, dict[bytes, str]] = weakref.WeakKeyDictionary()
@@ -104,15 +106,14 @@ def lasting(said: Any) -> Any:
     return [lasting(value) for value in said] if isinstance(said, (list, tuple)) else said
 
 
-def weights_hash(model: nn.Module, mark: str = MARK) -> str:
+def weights_hash(model: nn.Module, mark: str = MARKS[0]) -> str:
     """Return a hash of all parameters, buffers and packed weights: names, shapes, dtypes and sums of the numbers' bits.
 
     It is the same on every device, and inside wrappers that only prefix names. Of each row and each column of a matrix
-    the bits, taken as whole numbers, are added up, so every number counts, and exactly; of these sums a device hands
-    over `possym.profiling.bit_sums.digests`. What keeps all these sums is not seen, such as two rows swapped in a
-    one-hot matrix. Without a ``mark`` the sums themselves are hashed, as they once were. What lies on the disk alone
-    counts with its shape; buffers that are made anew with the model count as rounded to bfloat16, because devices
-    differ in their last digits.
+    the bits, taken as whole numbers, are added up, over a column with a factor of each row, so every number and its
+    place count, and exactly; of these sums a device hands over `possym.profiling.bit_sums.digests`. What lies on the
+    disk alone counts with its shape; buffers that are made anew with the model count as rounded to bfloat16, because
+    devices differ in their last digits. ``mark`` is one of `MARKS`: how the hash is made.
 
     >>> torch.manual_seed(0) and len(weights_hash(nn.Linear(3, 2)))
     16
@@ -129,7 +130,7 @@ def devices_of(parts: Parts) -> set[torch.device]:
 
 
 def begin_weights_hash(
-    model: nn.Module, parts: Parts, devices: Iterable[torch.device], mark: str = MARK
+    model: nn.Module, parts: Parts, devices: Iterable[torch.device], mark: str = MARKS[0]
 ) -> Callable[[], str]:
     """Let a model's devices begin the sums of `weights_hash`, and return what waits for them and gives the hash.
 
@@ -147,7 +148,8 @@ def begin_weights_hash(
                 continue
             names, tensors = zip(*[pair for pair, at in zip(found, where, strict=True) if at == device], strict=True)
             if mark:
-                sums, lengths = bit_digests(tensors), [16] * len(names)
+                sums = bit_digests(tensors) if mark == MARKS[0] else digests(bit_sums(tensors))
+                lengths = [16] * len(names)
             else:
                 each = bit_sums(tensors)
                 sums, lengths = torch.cat(each), [8 * len(x) for x in each]
@@ -202,23 +204,27 @@ def stream_beside(device: torch.device) -> torch.cuda.Stream:
 
 
 def has_weights(model: nn.Module, stored: Any) -> bool:
-    """Return whether a model has the weights that a stored hash was made of, one without the mark as well.
+    """Return whether a model has the weights that a stored hash was made of, in whichever of the ways.
 
     >>> model = nn.Linear(3, 2)
-    >>> has_weights(model, weights_hash(model)), has_weights(model, weights_hash(model, mark=""))
-    (True, True)
+    >>> [has_weights(model, weights_hash(model, mark)) for mark in MARKS]
+    [True, True, True]
     """
-    mark = MARK if str(stored).startswith(MARK) else ""
-    return bool(weights_hash(model, mark) == stored)
+    return bool(weights_hash(model, mark_of(stored)) == stored)
 
 
 def marked_alike(first: Any, second: Any) -> bool:
     """Return whether two hashes of weights were made in one way, so that different ones mean different weights.
 
-    >>> marked_alike("2-0123456789abcd", "0123456789abcdef")
+    >>> marked_alike("3-0123456789abcd", "0123456789abcdef")
     False
     """
-    return str(first).startswith(MARK) == str(second).startswith(MARK)
+    return mark_of(first) == mark_of(second)
+
+
+def mark_of(stored: Any) -> str:
+    """Return how a stored hash of weights begins, one of `MARKS`."""
+    return next(mark for mark in MARKS if str(stored).startswith(mark))
 
 
 def stored_tensors(model: nn.Module, parts: Parts) -> list[tuple[str, Tensor]]:

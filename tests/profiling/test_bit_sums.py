@@ -1,6 +1,7 @@
 """Sums of bits, by one kernel where it runs, against numpy's reading of the same bytes."""
 
 import numpy as np
+import pytest
 import torch
 
 from possym.profiling import bit_sums as bits
@@ -28,20 +29,32 @@ TENSORS = [
 ]
 
 
-def by_numpy(x):
-    """Rows and columns summed as whole numbers of as many bytes as fit a row."""
+def signed(x, bits=64):
+    return (x + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+
+
+def factor(place, first, second):
+    mixed = signed(place * first)
+    return signed((mixed ^ (mixed >> 31)) * second) | 1
+
+
+def by_numpy(x, weighted=False):
+    """Rows and columns summed as whole numbers of as many bytes as fit a row, rows with their weights."""
     matrix = x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1)
     matrix = matrix.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy()
     width = next(w for w in (4, 2, 1) if matrix.shape[1] % w == 0)
     numbers = np.ascontiguousarray(matrix).view(f"<i{width}").astype(np.int64)
-    return numbers.ravel() if numbers.shape[1] == 1 else np.concatenate([numbers.sum(1), numbers.sum(0)])
+    weights = [signed(factor(place, *MIXERS[0]), 32) if weighted else 1 for place in range(1, len(numbers) + 1)]
+    columns = (numbers * np.array(weights, np.int64)[:, None]).sum(0)
+    return numbers.ravel() if numbers.shape[1] == 1 else np.concatenate([numbers.sum(1), columns])
 
 
-def test_rows_and_columns_are_summed_exactly(device, monkeypatch):
-    expected = [by_numpy(x) for x in TENSORS]
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_and_columns_are_summed_exactly(device, monkeypatch, weighted):
+    expected = [by_numpy(x, weighted) for x in TENSORS]
     for together in (bits.TOGETHER, 600):
         monkeypatch.setattr(bits, "TOGETHER", together)
-        for ours, theirs in zip(bit_sums([x.to(device) for x in TENSORS]), expected, strict=True):
+        for ours, theirs in zip(bit_sums([x.to(device) for x in TENSORS], weighted=weighted), expected, strict=True):
             assert ours.dtype == torch.int64 and np.array_equal(ours.cpu().numpy(), theirs)
 
 
@@ -49,7 +62,7 @@ def test_the_kernel_makes_the_digests_of_the_sums(device):
     given = [x.to(device) for x in [*TENSORS, drawn((300,), torch.bfloat16)]]
     given.append(drawn((40,), torch.uint8).to(device)[1:].view(3, 13))
     given.append(drawn((41,), torch.uint8).to(device)[1:].view(5, 8))  # begins between two whole numbers of 32 bits
-    assert torch.equal(bit_digests(given), digests(bit_sums(given)))
+    assert torch.equal(bit_digests(given), digests(bit_sums(given, weighted=True)))
     before = bit_digests(given)
     given[1] = given[1].clone()
     given[1][299, 513] += 50
@@ -58,14 +71,10 @@ def test_the_kernel_makes_the_digests_of_the_sums(device):
 
 def test_digests_count_every_number_by_its_place_modulo_2_to_the_64(device):
     numbers = [[3, -5, 2**62], [7], [2**63 - 1, -(2**63), 0, 1]]
-    signed = lambda x: (x + 2**63) % 2**64 - 2**63  # noqa: E731
-    expected = []
-    for some in numbers:
-        expected.append([])
-        for first, second in MIXERS:
-            factors = [signed(place * first) for place in range(1, len(some) + 1)]
-            factors = [signed((f ^ (f >> 31)) * second) | 1 for f in factors]
-            expected[-1].append(signed(sum(n * f for n, f in zip(some, factors, strict=True))))
+    expected = [
+        [signed(sum(n * factor(place, *mixers) for place, n in enumerate(some, 1))) for mixers in MIXERS]
+        for some in numbers
+    ]
     given = [torch.tensor(some, device=device) for some in numbers]
     assert digests(given).tolist() == expected
     given[2][[0, 1]] = given[2][[1, 0]]
@@ -73,3 +82,16 @@ def test_digests_count_every_number_by_its_place_modulo_2_to_the_64(device):
     assert changed[:2].tolist() == expected[:2] and all(
         a != b for a, b in zip(changed[2].tolist(), expected[2], strict=True)
     )
+
+
+def test_digests_see_what_keeps_the_sums_of_rows_and_columns(device):
+    one_hot = torch.eye(300, 514, dtype=torch.int32)
+    swapped = one_hot.clone()
+    swapped[[2, 299]] = one_hot[[299, 2]]
+    moved = one_hot.clone()
+    moved[2, 5] += 1
+    moved[299, 513] += 1
+    moved[2, 513] -= 1
+    moved[299, 5] -= 1
+    given = [x.to(device) for x in (one_hot, swapped, moved)]
+    assert len({tuple(found) for found in bit_digests(given).tolist()}) == 3
