@@ -5,7 +5,8 @@ A small Llama trains on pieces of Python's own documentation, one byte a token, 
 
 - *scoring_of_training*: seconds in the callback, set-up included, over seconds in updates, as the callback counts them;
 - *wall_with*, *wall_without*: seconds of ``trainer.train()`` by the clock, with what the machine did besides;
-- *same_weights*: whether both runs end with the same weights, bit for bit.
+- *same_weights*: whether both runs end with the same weights, bit for bit. On a GPU two runs without the callback do
+  not either, unless PyTorch is told to use deterministic algorithms.
 """
 
 import tempfile
