@@ -64,7 +64,7 @@ def moved_tokens(table: pd.DataFrame, title: str) -> alt.LayerChart:
         tooltip=["row:N", "place:O", "token:N", "state:N"],
     )
     names = base.mark_text(fontSize=tile_font(2), color=INK).encode(
-        text="token:N", opacity=alt.condition("datum.path", alt.value(1), alt.value(0.5))
+        text="token:N", opacity=alt.condition("datum.path", alt.value(1), alt.value(0.7))
     )
     return (
         (tiles + names)

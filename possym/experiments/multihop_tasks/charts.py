@@ -66,7 +66,7 @@ def hop_paths(task: Task, batch: Batch, title: str) -> alt.LayerChart:
         color=colors, shape=shapes, y=alt.value(178), tooltip=["place:Q", "token:N", "role:N"]
     )
     text = base.mark_text(fontSize=12, color=INK).encode(
-        text="token:N", opacity=alt.condition("datum.visited", alt.value(1), alt.value(0.55))
+        text="token:N", opacity=alt.condition("datum.visited", alt.value(1), alt.value(0.7))
     )
     return (
         (lines + marks + text)
