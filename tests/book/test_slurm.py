@@ -169,9 +169,11 @@ def test_ended_and_started_again_finished_chapters_are_not_redone(book, make, ma
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     finished = folder / ".snakemake/metadata"
-    wait_for(lambda: len(list(finished.glob("*"))) == 1, 120, lambda: "the quick chapter did not finish")
-    os.killpg(running.pid, end)
-    running.wait()
+    try:  # Slurm is asked what is finished less and less often, on a busy machine after 105 and then 156 s
+        wait_for(lambda: len(list(finished.glob("*"))) == 1, 300, lambda: "the quick chapter did not finish")
+    finally:
+        os.killpg(running.pid, end)
+        running.wait()
     if end == signal.SIGKILL:  # nobody was left to take the job back
         assert slurm.queue()
         slurm.ask("scancel", f"--user={slurm.user}")
