@@ -24,19 +24,19 @@ MIXERS = (-7046029254386353131, -4658895280553007687), (-7723592293110705685, -4
 
 
 def bit_digests(tensors: Sequence[Tensor]) -> Tensor:
-    """Return `digests` of weighted `bit_sums` of several tensors (n, 2), all on one device, where the digests lie too.
+    """Return `digests` of `bit_sums` with factors of several tensors (n, 2), on one device, where the digests lie too.
 
     >>> bit_digests([torch.tensor([[1, 2], [3, 4]], dtype=torch.int32)]).shape
     torch.Size([1, 2])
     """
-    return in_one_kernel(tensors) if triton_available(tensors[0].device) else digests(bit_sums(tensors, weighted=True))
+    return in_one_kernel(tensors) if triton_available(tensors[0].device) else digests(bit_sums(tensors, factors=True))
 
 
-def bit_sums(tensors: Sequence[Tensor], *, weighted: bool = False) -> list[Tensor]:
+def bit_sums(tensors: Sequence[Tensor], *, factors: bool = False) -> list[Tensor]:
     """Return of each tensor the sums of its bits, read as whole numbers, over each row and each column.
 
-    ``weighted`` sums over a column count each row with an odd factor of its place, so that they change when two rows
-    are swapped. Of a single column, or a tensor of one dimension, the numbers themselves are returned. All are on one
+    With ``factors``, sums over a column count each row with an odd factor of its place, and so change when two rows are
+    swapped. Of a single column, or a tensor of one dimension, the numbers themselves are returned. All are on one
     device.
 
     >>> bit_sums([torch.tensor([[1, 2], [3, 4]], dtype=torch.int32), torch.tensor([5], dtype=torch.int32)])
@@ -57,7 +57,8 @@ def bit_sums(tensors: Sequence[Tensor], *, weighted: bool = False) -> list[Tenso
                 stacks = (x[None] for x in some)
             else:
                 stacks = (torch.stack(some[k : k + together]) for k in range(0, len(some), together))
-            found = [x for stack in stacks for x in in_pieces(stack, weighted)]
+            of_rows = row_factors(some[0]) if factors else None
+            found = [x for stack in stacks for x in in_pieces(stack, of_rows)]
         sums |= zip(places, found, strict=True)
     return [sums[k] for k in range(len(bits))]
 
@@ -104,19 +105,22 @@ def at_once(bits: Tensor) -> int:
     return TOGETHER_ON_GPU if bits.is_cuda else TOGETHER
 
 
-def in_pieces(bits: Tensor, weighted: bool) -> Tensor:
-    """Return the sums of matrices (n, R, C) over each row and each column (n, R + C), as `bit_sums` does.
+def row_factors(bits: Tensor) -> Tensor:
+    """Return the factors of a matrix's rows (R, 1): 32 bits of those of `digests`, for one instruction of a GPU."""
+    places = torch.arange(1, len(bits) + 1, device=bits.device)
+    return factors_of(places, MIXERS[0]).to(torch.int32)[:, None]
 
-    A row's weight is the low 32 bits of its first factor, by which a GPU multiplies in one instruction.
-    """
+
+def in_pieces(bits: Tensor, factors: Tensor | None) -> Tensor:
+    """Return the sums of matrices (n, R, C) over each row and each column (n, R + C), there with `row_factors`."""
     step = max(1, at_once(bits) // (len(bits) * bits.shape[2]))
-    places = torch.arange(1, bits.shape[1] + 1, device=bits.device)
-    weights = factors_of(places, MIXERS[0]).to(torch.int32)[:, None].split(step)
     rows, columns = [], []
-    for some, weight in zip(bits.split(step, 1), weights, strict=True):
-        wide = some.long()
+    for start in range(0, bits.shape[1], step):
+        wide = bits[:, start : start + step].long()
         rows.append(wide.sum(2))
-        columns.append((wide.mul_(weight) if weighted else wide).sum(1))
+        if factors is not None:
+            wide *= factors[start : start + step]
+        columns.append(wide.sum(1))
     return torch.cat([*rows, sum(columns[1:], columns[0])], 1)
 
 
@@ -134,8 +138,8 @@ def add_rows(
 ):  # fmt: skip
     """Add to both digests of a matrix what a tile of it holds, each number with the factors of row and column.
 
-    Columns count each row with its weight, 32 bits of its first factor, since such a product is one instruction. A row
-    is summed over the lanes when all rows are done: times its factor, it may be added to others before that.
+    Columns count each row with 32 bits of its first factor, since such a product is one instruction. A row is summed
+    over the lanes when all rows are done: times its factor, it may be added to others before that.
     """
     LANES: tl.constexpr = 32
     across = (columns + COLUMNS - 1) // COLUMNS

@@ -31,7 +31,7 @@ VOLATILE = {
     "label2id", "problem_type", "gradient_checkpointing", "bos_token_id", "eos_token_id", "pad_token_id",
 }  # fmt: skip
 # How hashes of weights begin, the newest first: those of former ways fit their models still. In the second, rows had no
-# weights; the third is of all sums, before `digests` were taken.
+# factors; the third is of all sums, before `digests` were taken.
 MARKS = ("3-", "2-", "")
 SAVING = {"state_dict", "_save_to_state_dict", "get_extra_state"}  # methods that say what a module's state is
 CHANGING = {"dynamic", "longrope"}  # kinds of rotation whose frequencies follow the length of the last prompt

@@ -38,23 +38,23 @@ def factor(place, first, second):
     return signed((mixed ^ (mixed >> 31)) * second) | 1
 
 
-def by_numpy(x, weighted=False):
-    """Rows and columns summed as whole numbers of as many bytes as fit a row, rows with their weights."""
+def by_numpy(x, factors=False):
+    """Rows and columns summed as whole numbers of as many bytes as fit a row, rows with their factors."""
     matrix = x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1)
     matrix = matrix.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy()
     width = next(w for w in (4, 2, 1) if matrix.shape[1] % w == 0)
     numbers = np.ascontiguousarray(matrix).view(f"<i{width}").astype(np.int64)
-    weights = [signed(factor(place, *MIXERS[0]), 32) if weighted else 1 for place in range(1, len(numbers) + 1)]
-    columns = (numbers * np.array(weights, np.int64)[:, None]).sum(0)
+    of_rows = [signed(factor(place, *MIXERS[0]), 32) if factors else 1 for place in range(1, len(numbers) + 1)]
+    columns = (numbers * np.array(of_rows, np.int64)[:, None]).sum(0)
     return numbers.ravel() if numbers.shape[1] == 1 else np.concatenate([numbers.sum(1), columns])
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_rows_and_columns_are_summed_exactly(device, monkeypatch, weighted):
-    expected = [by_numpy(x, weighted) for x in TENSORS]
+@pytest.mark.parametrize("factors", [False, True])
+def test_rows_and_columns_are_summed_exactly(device, monkeypatch, factors):
+    expected = [by_numpy(x, factors) for x in TENSORS]
     for together in (bits.TOGETHER, 600):
         monkeypatch.setattr(bits, "TOGETHER", together)
-        for ours, theirs in zip(bit_sums([x.to(device) for x in TENSORS], weighted=weighted), expected, strict=True):
+        for ours, theirs in zip(bit_sums([x.to(device) for x in TENSORS], factors=factors), expected, strict=True):
             assert ours.dtype == torch.int64 and np.array_equal(ours.cpu().numpy(), theirs)
 
 
@@ -62,7 +62,7 @@ def test_the_kernel_makes_the_digests_of_the_sums(device):
     given = [x.to(device) for x in [*TENSORS, drawn((300,), torch.bfloat16)]]
     given.append(drawn((40,), torch.uint8).to(device)[1:].view(3, 13))
     given.append(drawn((41,), torch.uint8).to(device)[1:].view(5, 8))  # begins between two whole numbers of 32 bits
-    assert torch.equal(bit_digests(given), digests(bit_sums(given, weighted=True)))
+    assert torch.equal(bit_digests(given), digests(bit_sums(given, factors=True)))
     before = bit_digests(given)
     given[1] = given[1].clone()
     given[1][299, 513] += 50
