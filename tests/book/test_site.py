@@ -455,6 +455,7 @@ def test_dark_mode_keeps_charts_readable_and_sliders_where_they_are(address, cha
         slider.focus()
         slider.press("ArrowRight")
         value, ink = slider.input_value(), _ink(v.page)
+        assert v.page.evaluate(PALE) == []
         while v.page.evaluate("document.documentElement.dataset.theme") != "dark":
             v.page.locator("button.theme-switch-button:visible").first.click()
         v.page.wait_for_timeout(500)
